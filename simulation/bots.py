@@ -224,7 +224,7 @@ class PersonParty(_OnAgent):
                 case Trouble(_, error, _) if PLANNED not in str(error):
                     raise ViolationError(f"{self.name} is told of a failure: {error!r}")
         self.talk.acknowledging.update(heard)
-        await self._chats.lasting(unit.done)
+        await self._chats.agent.lasting(unit.done)
         self.talk.done.update(heard)
 
     async def ask(self, count: int) -> None:

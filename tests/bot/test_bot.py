@@ -35,7 +35,7 @@ from blindpost.testing import Guest
 from blindpost.wire.errors import WireError
 from blindpost.wire.smp.commands import SUB, SUBS
 from tests.support.agent.network import commands_sent
-from tests.support.bot.bots import BotWorld
+from tests.support.bot.bots import BotWorld, with_echo
 from tests.support.chat.reader import read_link_data
 from tests.support.client.scripted_router import virtual
 
@@ -50,14 +50,6 @@ class Notes:
     items: list[str] = field(default_factory=list)
     seen: int = 0
     colour: Colour | None = None
-
-
-def with_echo(bot: Bot) -> Bot:
-    @bot.command("echo", "say it again")
-    async def echo(chat: Chat, text: str) -> None:
-        await chat.reply(text)
-
-    return bot
 
 
 @virtual

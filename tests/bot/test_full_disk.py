@@ -16,7 +16,7 @@ from blindpost.chat import ContactConnected, ContactGone, MessageReceived
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.content import Content
 from blindpost.store.sqlite import SqliteStore
-from tests.support.bot.bots import BotWorld
+from tests.support.bot.bots import BotWorld, with_echo
 from tests.support.chat.host import Host
 from tests.support.client.scripted_router import virtual
 
@@ -57,14 +57,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
     monkeypatch.setattr(SqliteStore, "commit", commit)
     return disk
-
-
-def with_echo(bot: Bot) -> Bot:
-    @bot.command("echo", "say it again")
-    async def echo(chat: Chat, text: str) -> None:
-        await chat.reply(text)
-
-    return bot
 
 
 @virtual

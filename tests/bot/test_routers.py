@@ -10,7 +10,6 @@ import pytest
 from blindpost.agent import AgentError
 from blindpost.agent.store import queues
 from blindpost.bot import Bot
-from blindpost.chat import book
 from blindpost.client.calls import Call
 from blindpost.wire.smp.commands import DEL
 from tests.support.bot.bots import BotWorld
@@ -27,9 +26,8 @@ async def lose(bot: Bot, *conn_ids: str) -> None:
 
 
 def address_of(bot: Bot) -> str:
-    found = bot.chats.agent.records.get(book.OURSELVES, "address")
-    assert found is not None
-    return found.decode()
+    assert bot.chats.address_id is not None
+    return bot.chats.address_id
 
 
 @virtual
@@ -64,6 +62,11 @@ async def test_an_address_that_is_given_up_reaches_nobody(tmp_path: Path) -> Non
         bot = place.bot()
         async with bot.open() as link:
             old = address_of(bot)
+            async with place.router.down():
+                with pytest.raises(AgentError):
+                    await bot.new_address()
+            assert address_of(bot) == old, "there is no other"
+            await asyncio.sleep(60)
             await bot.new_address()
             await asyncio.sleep(60)
             assert old not in [one.id for one in bot.chats.agent.connections()]
@@ -84,7 +87,7 @@ async def test_a_contact_whose_queue_is_lost_is_told(
         caplog.clear()
         async with place.bot().open():
             await asyncio.sleep(60)
-        assert "a contact cannot be heard any more, and has to connect again: SMP AUTH" in caplog.text
+        assert "cannot be heard any more, and have to connect again: 1. SMP AUTH" in caplog.text
 
 
 @virtual

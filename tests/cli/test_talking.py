@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -19,7 +20,7 @@ from blindpost.agent.store import connections
 from blindpost.chat import ChatEvent, Chats, ContactConnected, MessageReceived, Profile
 from blindpost.cli.talking import Talk
 from blindpost.client.errors import RefusedError
-from blindpost.testing import World, virtual
+from blindpost.testing import Person, World, virtual
 from blindpost.wire.smp.errors import Code
 from tests.support.chat.people import person
 
@@ -40,34 +41,39 @@ class Keyboard:
             self.taken += 1
 
 
+@asynccontextmanager
+async def talking(world: World) -> AsyncIterator[tuple[Chats, Person, Keyboard]]:
+    """Ann at her keyboard, and Bob, her contact."""
+    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
+    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
+    await bob.chats.join(str(await chats.invite()))
+    await bob.expect(ContactConnected)
+    running = asyncio.create_task(Talk(chats, qr=False).run(keyboard.lines()))
+    await asyncio.sleep(10)
+    yield chats, bob, keyboard
+    keyboard.type("/quit")
+    await running
+
+
 @virtual
 async def test_a_line_that_the_disk_has_no_room_for_is_not_sent(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
-    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
-    link = await chats.invite()
-    await bob.chats.join(str(link))
-    await bob.expect(ContactConnected)
-    talk = Talk(chats, qr=False)
-    running = asyncio.create_task(talk.run(keyboard.lines()))
-    await asyncio.sleep(10)
-    file = ann.agent._ground.store._file
-    original = file.commit
+    async with talking(world) as (chats, bob, keyboard):
+        file = chats.agent._ground.store._file
+        original = file.commit
 
-    def full() -> None:
-        file.rollback()
-        raise StoreFailedError("the disk is full")
+        def full() -> None:
+            file.rollback()
+            raise StoreFailedError("the disk is full")
 
-    file.commit = full  # type: ignore[method-assign]
-    keyboard.type("lost?")
-    await asyncio.sleep(5)
-    file.commit = original  # type: ignore[method-assign]
-    assert "! nothing of this was done: the disk is full" in capsys.readouterr().out
-    keyboard.type("here")
-    assert (await bob.expect(MessageReceived)).message.text == "here"
-    keyboard.type("/quit")
-    await running
+        file.commit = full  # type: ignore[method-assign]
+        keyboard.type("lost?")
+        await asyncio.sleep(5)
+        file.commit = original  # type: ignore[method-assign]
+        assert "! nothing of this was done: the disk is full" in capsys.readouterr().out
+        keyboard.type("here")
+        assert (await bob.expect(MessageReceived)).message.text == "here"
 
 
 @virtual
@@ -103,51 +109,34 @@ async def test_somebody_who_went_back_to_an_old_state_can_be_read_again(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is typed meanwhile waits, and nothing is lost."""
-    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
-    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
-    await bob.chats.join(str(await chats.invite()))
-    friend = (await bob.expect(ContactConnected)).contact
-    running = asyncio.create_task(Talk(chats, qr=False).run(keyboard.lines()))
-    await asyncio.sleep(10)
-    await bob.say(friend, "before")
-    ground, (contact,) = ann.agent._ground, chats.contacts()
-    with ground.transaction() as tx:
-        connections.set_sync_state(tx, contact.id, SyncState.REQUIRED)
-        tx.emit(RatchetSync(ground.handle(contact.id), SyncState.REQUIRED))
-    keyboard.type("waits")
-    await asyncio.sleep(5)
-    keyboard.type("/fix")
-    assert (await bob.expect(MessageReceived)).message.text == "waits"
-    await asyncio.sleep(5)
-    shown = capsys.readouterr().out
-    assert "! Bob cannot be read: one side went back to an old state. /fix mends it" in shown
-    assert "Bob can be read again. The security code is a new one" in shown
-    keyboard.type("/quit")
-    await running
+    async with talking(world) as (chats, bob, keyboard):
+        ground, (contact,) = chats.agent._ground, chats.contacts()
+        with ground.transaction() as tx:
+            connections.set_sync_state(tx, contact.id, SyncState.REQUIRED)
+            tx.emit(RatchetSync(ground.handle(contact.id), SyncState.REQUIRED))
+        keyboard.type("waits")
+        await asyncio.sleep(5)
+        keyboard.type("/fix")
+        assert (await bob.expect(MessageReceived)).message.text == "waits"
+        await asyncio.sleep(5)
+        shown = capsys.readouterr().out
+        assert "! Bob cannot be read: one side went back to an old state. /fix mends it" in shown
+        assert "Bob can be read again. The security code is a new one" in shown
 
 
 @virtual
 async def test_an_address_and_a_contact_that_their_router_lost_are_shown(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ann, bob = await world.agent("ann"), person((await world.agent("bob")).agent, "Bob")
-    chats, keyboard = Chats(ann.agent, Profile("Ann")), Keyboard()
-    link = str(await chats.address())
-    await bob.chats.join(str(await chats.invite()))
-    await bob.expect(ContactConnected)
-    talk = Talk(chats, qr=False)
-    running = asyncio.create_task(talk.run(keyboard.lines()))
-    await asyncio.sleep(10)
-    (contact,) = chats.contacts()
-    gone = SmpError(ann.agent._ground.servers[0].server, RefusedError(Code.AUTH))
-    lost = [one for one in ann.agent.connections() if chats.is_address(one) or one.id == contact.id]
-    ann.agent._ground.stream.put(SubscriptionsFailed(tuple((one, gone) for one in lost)))
-    keyboard.type("/address new")
-    await asyncio.sleep(60)
-    shown = capsys.readouterr().out
-    assert "! Nobody can reach you by your address any more: SMP AUTH" in shown
-    assert "! Bob cannot be heard any more: SMP AUTH" in shown
-    assert link not in shown
-    assert str(await chats.address()) in shown
-    keyboard.type("/quit")
-    await running
+    async with talking(world) as (chats, _, keyboard):
+        agent, link, (contact,) = chats.agent, str(await chats.address()), chats.contacts()
+        gone = SmpError(agent._ground.servers[0].server, RefusedError(Code.AUTH))
+        lost = [one for one in agent.connections() if one.id in (chats.address_id, contact.id)]
+        agent._ground.stream.put(SubscriptionsFailed(tuple((one, gone) for one in lost)))
+        keyboard.type("/address new")
+        await asyncio.sleep(60)
+        shown = capsys.readouterr().out
+        assert "! Nobody can reach you by your address any more: SMP AUTH" in shown
+        assert "! Bob cannot be heard any more: SMP AUTH" in shown
+        assert link not in shown
+        assert str(await chats.address()) in shown

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ from blindpost.agent.application import Records, Transaction
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection, CreatedLink, News
 from blindpost.agent.core import Core
-from blindpost.agent.errors import AgentError, InactiveError
+from blindpost.agent.errors import AgentError, CriticalError, InactiveError
 from blindpost.agent.events import Event, Suspended
 from blindpost.agent.handshake.joining import JoinCommand, register_join
 from blindpost.agent.links.creating import LinkWishes
@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 DEFAULT_USER = 1
 
 T = TypeVar("T")
+
+STORE_PAUSE_S = 5.0
+"""How long a full disk is left alone before it is tried again."""
 
 
 def _addresses(texts: Iterable[str]) -> tuple[RouterAddress, ...]:
@@ -450,6 +453,19 @@ class Agent:
     def is_broken(self) -> bool:
         """Whether the disk lost something: the store takes nothing more until the next start."""
         return self._ground.store.is_broken
+
+    async def lasting(self, work: Callable[[], Awaitable[T]]) -> T:
+        """For what nobody else would take up: while the disk is full the work begins again and again.
+
+        `CriticalError` if the store takes nothing more until the next start."""
+        while True:
+            try:
+                return await work()
+            except StoreFailedError as error:
+                if self.is_broken:
+                    raise CriticalError(str(error)) from error
+                log.error("the store takes nothing, trying again: %s", error)
+            await asyncio.sleep(STORE_PAUSE_S)
 
     def backup(self, target: str | Path) -> None:
         """A consistent copy of the store in a new file; open it with the same passphrase."""

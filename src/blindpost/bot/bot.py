@@ -75,7 +75,7 @@ OfferDecision = Callable[[GroupOffered], Awaitable[bool] | bool]
 EVENTS = frozenset(get_args(ChatEvent))
 REPAIR_S = 3600.0
 LOST_ADDRESS = "nobody can reach the bot by its address: %s. `await bot.new_address()` makes another one"
-LOST_CONTACT = "a contact cannot be heard any more, and has to connect again: %s"
+LOST_CONTACTS = "contacts who cannot be heard any more, and have to connect again: %d. %s"
 CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
 
 
@@ -397,18 +397,22 @@ class Bot:
         """What the agent tells of connections, and nobody else looks at."""
         match news:
             case RatchetSync():
-                await self.chats.lasting(partial(self._repair, news))
+                await self.chats.agent.lasting(partial(self._repair, news))
             case SubscriptionsFailed(errors):
-                for conn, error in errors:
-                    lost = LOST_ADDRESS if self.chats.is_address(conn) else LOST_CONTACT
-                    log.error(lost, error)
+                lost = {conn.id: error for conn, error in errors}
+                if (error := lost.pop(self.chats.address_id or "", None)) is not None:
+                    log.error(LOST_ADDRESS, error)
+                if lost:
+                    log.error(LOST_CONTACTS, len(lost), next(iter(lost.values())))
 
     async def _repair(self, news: RatchetSync) -> None:
         """A contact who went back to a backup cannot be read: nobody is here to press a button, so the bot
         offers new keys, once an hour at most."""
+        if news.state is not SyncState.REQUIRED:
+            return
         conn_id, now = news.conn.id, self._now()
         self._repaired = {one: at for one, at in self._repaired.items() if now - REPAIR_S < at <= now}
-        if news.state is not SyncState.REQUIRED or conn_id in self._repaired:
+        if conn_id in self._repaired:
             return
         self._repaired[conn_id] = now
         try:

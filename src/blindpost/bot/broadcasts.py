@@ -171,7 +171,7 @@ class Broadcasts:
         wanted = self._wanted(stored.audience)
         while not stored.done:
             part = list(itertools.islice(self._chats.contacts(after=stored.after), PART))
-            stored = await self._chats.lasting(partial(self._part, key, stored, part, wanted))
+            stored = await self._chats.agent.lasting(partial(self._part, key, stored, part, wanted))
             _tell(progress, stored)
             await asyncio.sleep(0)
 

@@ -12,8 +12,7 @@ import logging
 import os
 from pathlib import Path
 
-from blindpost.agent import Agent, Transaction
-from blindpost.engine.loop import StoreFailedError
+from blindpost.agent import Agent, StoreFailedError, Transaction
 
 log = logging.getLogger("blindpost.bot")
 

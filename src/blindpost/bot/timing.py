@@ -85,7 +85,7 @@ class Timing:
             log.error("a reminder cannot be read, and is set aside")
             draft = self._chats.draft()
             self._put_aside(Task("", (), settle, data.decode(errors="replace")), error, draft)
-            await self._chats.lasting(lambda: settle(draft))
+            await self._chats.agent.lasting(lambda: settle(draft))
         else:
             await self._workers.put(Task(job.conversation, (job,), settle, f"{job.name} {job.data}"))
 
@@ -102,7 +102,7 @@ class Timing:
             except Exception:
                 log.exception("%s failed, and is done again at its next time", work.name)
                 outbox = Outbox(self._chats, self._now())
-            await self._chats.lasting(self._done(work, outbox, now))
+            await self._chats.agent.lasting(self._done(work, outbox, now))
             self._metrics.sent += outbox.count
             self._came.set()
 

@@ -10,17 +10,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from blindpost.agent import ConnectionCode, ConnError, CriticalError, InactiveError
+from blindpost.agent import ConnectionCode, ConnError, CriticalError, InactiveError, StoreFailedError
 from blindpost.bot.chat import StateChangedError
 from blindpost.bot.deaths import Deaths, DiedError
 from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
-from blindpost.chat.chats import STORE_PAUSE_S
-from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger("blindpost.bot")
+
+STORE_PAUSE_S = 5.0
+"""A full disk is not the handler's fault: it is retried until there is room, or the bot closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Workers:
                 raise
             self._deaths.end(task.key)
         if not self.closing:
-            await self._chats.lasting(partial(self._deaths.acquit, task.key))
+            await self._chats.agent.lasting(partial(self._deaths.acquit, task.key))
 
     async def _one(self, task: Task) -> None:
         """Handle a task until it is done; one that keeps failing is reported and set aside."""
@@ -160,7 +161,6 @@ class Workers:
             except InactiveError:
                 raise
             except StoreFailedError as error:
-                # A full disk is not the handler's fault: it is tried again until there is room.
                 log.error("the store takes nothing, trying again: %s", error)
                 await asyncio.sleep(STORE_PAUSE_S)
                 if self.closing:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import struct
-from collections.abc import AsyncIterator, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +109,10 @@ class Fleet:
     def broken(self) -> list[str]:
         """The agents whose stores take nothing more until the next start: nothing can be measured there."""
         return [name for name, agent in self._agents.items() if agent.is_broken]
+
+    async def lasting(self, end: End, work: Callable[[], Awaitable[None]]) -> None:
+        """Until it is stored: what a router keeps until it is told would look like lost messages."""
+        await self._agents[end.way.sender].lasting(work)
 
     @property
     def wanted(self) -> list[tuple[str, str]]:

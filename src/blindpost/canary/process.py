@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blindpost.agent import (
     AgentConfig,
     AgentError,
+    CriticalError,
     Event,
     ProxyOptions,
     ProxyPolicy,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from blindpost.serving.tasks import Work
 
 OURS = "blindpost_canary_"
-STORE_PAUSE_S = 5.0
-"""How long a full disk is left alone before it is tried again."""
 PAUSE_US = 5_000_000
 """Waking up later than this is a pause, not load."""
 
@@ -270,18 +269,12 @@ class CanaryService(Service[CanaryPlace]):
             integrity = INTEGRITY[type(message.integrity)]
             entry = self.book.delivered(back, found.number, found.sent_us, at_us, integrity, found.connection)
             self._note(entry)
-        await self._acknowledge(end, message)
+        try:
+            await self.fleet.lasting(end, message.ack)
+        except CriticalError:
+            return  # `trouble` says so
         if found is not None:
             self._note(self.book.acked(back, found.number, self._now_us()))
-
-    async def _acknowledge(self, end: End, message: ReceivedMessage) -> None:
-        """Until it is stored: the router keeps all that follows until it is told."""
-        while True:
-            try:
-                return await message.ack()
-            except StoreFailedError as error:
-                log.error("%s to %s: %s", end.way.recipient, end.way.sender, error)
-            await asyncio.sleep(STORE_PAUSE_S)
 
     def _note(self, entry: Entry) -> None:
         if self._notes is not None:

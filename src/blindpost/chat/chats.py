@@ -18,10 +18,9 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import field, replace
 from functools import partial
-from typing import TypeVar
 
 from blindpost.agent import (
     Agent,
@@ -33,7 +32,6 @@ from blindpost.agent import (
     ContactRequest,
     ContactRequested,
     CreatedLink,
-    CriticalError,
     Event,
     Failed,
     InfoReceived,
@@ -46,6 +44,7 @@ from blindpost.agent import (
     Received,
     SendFailed,
     SendsFailed,
+    StoreFailedError,
     SyncState,
     Transaction,
 )
@@ -70,19 +69,14 @@ from blindpost.chat.notices import Notice, connected, notice_bytes, notice_from,
 from blindpost.chat.ourselves import Ourselves
 from blindpost.chat.presets import complete
 from blindpost.crypto.entropy import system_entropy
-from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.links.full import ContactLink
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 STRANGER = Profile("somebody")
 """For somebody whose name is not known yet."""
-STORE_PAUSE_S = 5.0
-"""How long a full disk is left alone before it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,47 +133,49 @@ class Chats:
 
     async def address(self, message: str | None = None) -> CreatedLink:
         """The link for anybody, made once; it shows our profile and `message` before anybody connects."""
-        content = None if message is None else Content(message)
-        data = write_link_data(LinkProfile(self.profile, content))
-        records, mark = self.agent.records, hashlib.sha256(data).digest()
-        found = records.get(book.OURSELVES, "address")
-        if found is not None:
-            conn = self.agent.connection(found.decode())
-            if records.get(book.OURSELVES, "link") == mark:
-                return conn.link
-            created = await conn.set_link_data(data)
-        else:
-            stored = records.get(book.OURSELVES, "prepared")
-            prepared = self.agent.prepare_address() if stored is None else PreparedLink.load(stored)
-            await self.agent.transact(lambda tx: tx.put(book.OURSELVES, "prepared", prepared.dump()))
-            created = await self.agent.create_address(prepared, data)
-
-        def remember(tx: Transaction) -> None:
-            tx.put(book.OURSELVES, "address", created.conn.id.encode())
-            tx.put(book.OURSELVES, "link", mark)
-            tx.delete(book.OURSELVES, "prepared")
-
-        await self.agent.transact(remember)
+        data = self._link_data(message)
+        if self.address_id is None:
+            return await self._make_address(data)
+        conn, mark = self.agent.connection(self.address_id), hashlib.sha256(data).digest()
+        if self.agent.records.get(book.OURSELVES, "link") == mark:
+            return conn.link
+        created = await conn.set_link_data(data)
+        await self.agent.transact(lambda tx: tx.put(book.OURSELVES, "link", mark))
         return created
 
     async def new_address(self, message: str | None = None) -> CreatedLink:
-        """Another link for anybody, in place of one that its router lost or that too many know; contacts
-        stay."""
-        found = self.agent.records.get(book.OURSELVES, "address")
-
-        def forget(tx: Transaction) -> None:
-            if found is not None:
-                tx.put(book.LEFT, found.decode(), b"")
-            for key in ("address", "link"):
-                tx.delete(book.OURSELVES, key)
-
-        await self.agent.transact(forget)
+        """Another link for anybody, in place of one that its router lost or that too many know. Contacts
+        stay; if there can be no other, so does the old one."""
+        created = await self._make_address(self._link_data(message))
         await self._bury()
-        return await self.address(message)
+        return created
 
-    def is_address(self, conn: Connection) -> bool:
-        """Whether this is the connection behind the link for anybody."""
-        return self.agent.records.get(book.OURSELVES, "address") == conn.id.encode()
+    @property
+    def address_id(self) -> str | None:
+        """The connection behind the link for anybody."""
+        found = self.agent.records.get(book.OURSELVES, "address")
+        return None if found is None else found.decode()
+
+    def _link_data(self, message: str | None) -> bytes:
+        content = None if message is None else Content(message)
+        return write_link_data(LinkProfile(self.profile, content))
+
+    async def _make_address(self, data: bytes) -> CreatedLink:
+        """If we crash meanwhile, the same one is made next time."""
+        stored = self.agent.records.get(book.OURSELVES, "prepared")
+        prepared = self.agent.prepare_address() if stored is None else PreparedLink.load(stored)
+        await self.agent.transact(lambda tx: tx.put(book.OURSELVES, "prepared", prepared.dump()))
+        created, old = await self.agent.create_address(prepared, data), self.address_id
+
+        def remember(tx: Transaction) -> None:
+            tx.put(book.OURSELVES, "address", created.conn.id.encode())
+            tx.put(book.OURSELVES, "link", hashlib.sha256(data).digest())
+            tx.delete(book.OURSELVES, "prepared")
+            if old is not None:
+                tx.put(book.LEFT, old, b"")
+
+        await self.agent.transact(remember)
+        return created
 
     async def invite(self) -> CreatedLink:
         """A link for one contact."""
@@ -235,19 +231,6 @@ class Chats:
             await self.agent.transact(draft.apply, *draft.connections)
             await self._bury()
 
-    async def lasting(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Work that nobody else would take up: while the disk is full it begins again and again.
-
-        `CriticalError` if the store takes nothing more until the next start."""
-        while True:
-            try:
-                return await work()
-            except StoreFailedError as error:
-                if self.agent.is_broken:
-                    raise CriticalError(str(error)) from error
-                log.error("the store takes nothing, trying again: %s", error)
-            await asyncio.sleep(STORE_PAUSE_S)
-
     async def _bury(self) -> None:
         """Delete the connections with those who are gone; if we crash first, or the disk is full, that is
         done after the next commit or start."""
@@ -288,25 +271,26 @@ class Chats:
         async for unit in self.units():
             for event in unit.events:
                 yield event
-            await self.lasting(unit.done)
+            await self.agent.lasting(unit.done)
 
     async def units(self) -> AsyncIterator[Unit]:
         """Events, each with its acknowledgement: for programs that do several things at once."""
         await self._bury()
         for conn_id in holding.held(self.agent.records):
-            await self.lasting(partial(self._release, conn_id))
+            await self.agent.lasting(partial(self._release, conn_id))
+            await asyncio.sleep(0)  # there may be very many of them
         for unit in self._noticed():
             yield unit
         for request in self._forgotten():
-            asked = await self.lasting(partial(self._requested, request))
+            asked = await self.agent.lasting(partial(self._requested, request))
             if asked is not None:
                 yield asked
         while (event := await self.agent.next_event()) is not None:
             if isinstance(event, Received):
-                before = await self.lasting(partial(self._heard_from, event.conn))
+                before = await self.agent.lasting(partial(self._heard_from, event.conn))
                 if before is not None:
                     yield before
-            taken = await self.lasting(partial(self._take, event))
+            taken = await self.agent.lasting(partial(self._take, event))
             if taken is not None:
                 yield taken
 
@@ -447,10 +431,15 @@ class Chats:
 
     async def _release(self, conn_id: str) -> None:
         """Send what waited until the ratchets of this connection are in step."""
-        if conn_id in holding.held(self.agent.records):
-            with contextlib.suppress(OutOfStepError, ConnError):
-                conn = self.agent.connection(conn_id)
-                await self.agent.transact(lambda tx: holding.release(tx, conn), conn)
+        if not holding.is_held(self.agent.records, conn_id):
+            return
+        try:
+            conn = self.agent.connection(conn_id)
+            await self.agent.transact(lambda tx: holding.release(tx, conn), conn)
+        except OutOfStepError:
+            return
+        except ConnError:
+            await self.agent.transact(lambda tx: holding.forget(tx, conn_id))
 
     async def _member_reached(self, conn: Connection, chat: Group) -> Unit | None:
         draft = self.draft()

@@ -12,9 +12,17 @@ HELD_MAX = 100
 _QUIET, _NOTIFYING = b"-", b"+"
 
 
-def held(records: Records) -> set[str]:
+def held(records: Records) -> Iterator[str]:
     """The connections for which something is kept."""
-    return {key.partition(" ")[0] for key, _ in records.scan(HELD)}
+    after = ""
+    while (first := next(records.scan(HELD, after=after), None)) is not None:
+        conn_id = first[0].partition(" ")[0]
+        yield conn_id
+        after = f"{conn_id}!"
+
+
+def is_held(records: Records, conn_id: str) -> bool:
+    return next(_rows(records, conn_id), None) is not None
 
 
 def hold(tx: Transaction, conn: Connection, body: bytes, *, notify: bool) -> None:

@@ -353,7 +353,7 @@ class Talk:
 
     def _show_lost(self, conn: Connection, error: AgentError) -> None:
         chat = self._chats.contact(conn.id) or self._chats.group(conn.id)
-        if self._chats.is_address(conn):
+        if conn.id == self._chats.address_id:
             say(f"! Nobody can reach you by your address any more: {error}. /address new makes another one")
         elif chat is not None:
             say(f"! {self._called(chat)} cannot be heard any more: {error}. Connect again by a new link")

@@ -39,7 +39,7 @@ class Person:
             unit = await self.unit()
             if any(isinstance(event, kind) for event in unit.events):
                 return unit
-            await self.chats.lasting(unit.done)
+            await self.chats.agent.lasting(unit.done)
 
     async def expect(self, kind: type[E], where: Callable[[E], bool] = lambda _: True) -> E:
         """The next event of a kind, also one that was put aside before."""
@@ -49,7 +49,7 @@ class Person:
                     self.aside.remove(event)
                     return event
             unit = await self.unit()
-            await self.chats.lasting(unit.done)
+            await self.chats.agent.lasting(unit.done)
             self.aside += unit.events
 
     async def heard(self, text: str) -> MessageReceived:

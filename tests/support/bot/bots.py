@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blindpost.bot import Bot, Patience
+from blindpost.bot import Bot, Chat, Patience
 from blindpost.testing import World
 
 
@@ -17,3 +17,13 @@ class BotWorld(World):
             "patience": Patience((0.1, 0.1)),
         }
         return Bot(name, **{**options, **chosen})  # type: ignore[arg-type]  # names are those of the class
+
+
+def with_echo(bot: Bot) -> Bot:
+    """Give it a command that says again what it is told."""
+
+    @bot.command("echo", "say it again")
+    async def echo(chat: Chat, text: str) -> None:
+        await chat.reply(text)
+
+    return bot

@@ -49,7 +49,9 @@ def added(tx: Tx, whole: Whole, given: AddedQueue) -> None:
         raise ProtocolError(ProtocolCode.A_VERSION)
     old = _found(whole, given.replaced)
     known = _found(whole, given.queue.address)
-    if old is None and rows.is_left(tx, whole.conn_id, _left(given, known).sender_id):
+    # What we left last, if we followed to the queue that is offered: that one, if we followed further.
+    left = given.queue.address if known is None else given.replaced
+    if old is None and rows.is_left(tx, whole.conn_id, left.sender_id):
         return  # it was sent again through another queue, and its rotation has ended meanwhile
     if known is not None:
         followed = old if old is not None and known.replaces == old.number else None
@@ -58,12 +60,6 @@ def added(tx: Tx, whole: Whole, given: AddedQueue) -> None:
     if old is None:
         raise _queue_error("QADD: replaced queue address is not found in connection")
     _step(_Turn(tx, whole, old, None, given.queue.at(version)), SenderEvent.QADD, _queue_error)
-
-
-def _left(given: AddedQueue, known: SndQueue | None) -> SenderAddress | QueueAddress:
-    """What we left last, if we followed to the queue that is offered: that one when we followed further."""
-    assert given.replaced is not None
-    return given.queue.address if known is None else given.replaced
 
 
 def used(tx: Tx, whole: Whole, given: UsedQueue) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class EventReports:
-    """Every report is an event."""
+    """Every report is an event, or a line in the log."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
