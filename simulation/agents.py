@@ -58,6 +58,7 @@ from simulation.faults import PLANNED
 from simulation.hostile import Attack, body_of
 from simulation.model import Memory, Model, ViolationError, told
 from simulation.party import Party, Surroundings
+from simulation.rows import wrong_in_agent
 
 ACK_AGAIN_S = 5.0
 OUT_OF_STEP = "ratchet is not synchronized"
@@ -430,6 +431,10 @@ class AgentParty(Party):
         if self.device is not None and (why := self.device.unsettled()) is not None:
             return why
         return unsubscribed(self.agent, service=self.service)
+
+    async def wrong(self) -> str | None:
+        assert self._store is not None
+        return wrong_in_agent(self._store.reading.sql)
 
     @property
     def offers_keys(self) -> bool:

@@ -19,6 +19,7 @@ from simulation.agents import let_go, under_way, unsubscribed
 from simulation.faults import PLANNED
 from simulation.model import ViolationError
 from simulation.party import Party, Surroundings
+from simulation.rows import wrong_in_agent
 
 BOT, PERSON = "ada", "paul"
 QUESTION, ANSWER = "question", "answer to question"
@@ -110,6 +111,10 @@ class _OnAgent(Party):
         if waiting := under_way(self._store):
             return f"{waiting} commands, deliveries or queues are under way"
         return unsubscribed(self._agent)
+
+    async def wrong(self) -> str | None:
+        assert self._store is not None
+        return wrong_in_agent(self._store.reading.sql)
 
     def receives_from(self) -> list[tuple[str, bytes]]:
         assert self._store is not None

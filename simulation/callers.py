@@ -15,6 +15,8 @@ WAIT_S, LEASE_S, PATIENCE_S = 100.0, 60.0, 150.0
 """How long a caller lets the service wait, keeps what it leased, and waits for any answer."""
 HANDLING_S = 0.3
 """How long a caller has what it leased before it acknowledges."""
+AT_ONCE = (0, 1, 2)
+"""How many payloads it takes at once; none: all that are there."""
 AGAIN_S = 3.0
 LARGE = 1_100_000
 """Above what the service handles inside its turns."""
@@ -156,6 +158,7 @@ class CallerParty(Party):
     async def _take(self) -> None:
         """Lease, acknowledge, and begin again over a new connection where the old one is gone."""
         unconfirmed: dict[bytes, tuple[Box, int]] = {}
+        chance = self.chance()
         while True:
             client: DsClient | None = None
             try:
@@ -164,7 +167,12 @@ class CallerParty(Party):
                     await self._acknowledge(client, unconfirmed)
                 while True:
                     async with asyncio.timeout(PATIENCE_S):
-                        given = await client.lease(key_of(self.name), timeout_s=WAIT_S, lease_s=LEASE_S)
+                        given = await client.lease(
+                            key_of(self.name),
+                            timeout_s=WAIT_S,
+                            lease_s=LEASE_S,
+                            max_payloads=chance.choice(AT_ONCE),
+                        )
                     unconfirmed.update((delivery.id, self._given(delivery)) for delivery in given)
                     if given:
                         await asyncio.sleep(self.late_s)

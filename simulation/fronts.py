@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -35,8 +34,6 @@ TASKS_MAX = 5
 
 class CountingFronted(Fronted, CountingRouter):
     """The same, with its connections in fronts."""
-
-    counts: Counter[str]
 
     def block_received(self, session: Session, payload: bytes, keys: Sequence[bytes] = ()) -> None:
         self.counts["block with a verdict of a front"] += any(keys)
@@ -121,6 +118,7 @@ class FrontedParty(RouterParty):
     ) -> None:
         super().__init__(run, name, leaves, rules)
         self._count = count
+        self.limits = LIMITS
         self._fleet: Fronts
         self._fronts: list[SimulatedFront] = []
         """All that may be alive, in the order of their start; those of an earlier life are about to end."""
@@ -131,12 +129,12 @@ class FrontedParty(RouterParty):
         router, process = self.router, self.process
         assert isinstance(router, CountingFronted)
         assert process is not None
-        router.counts, self._carried = self.counts, Carried()
+        self._carried = Carried()
         process.at_death.append(self._engine_died)
         self._fleet = router.fronts = Fronts(
             self._count,
             credentials,
-            LIMITS,
+            self.limits,
             "plain",
             "info",
             router.peer_lags,
@@ -146,7 +144,7 @@ class FrontedParty(RouterParty):
         )
         self._fleet.start()
         plan = smp_router_plan(
-            credentials, versions=self.versions, limits=LIMITS, now=self.now, entropy=entropy
+            credentials, versions=self.versions, limits=self.limits, now=self.now, entropy=entropy
         )
         server = FrontedServer(plan, router)
         await server.listen(self.name, PORT, self.run.network)

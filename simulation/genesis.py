@@ -23,6 +23,7 @@ from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import AGENT, SqliteStore
 from blindpost.testing.agents import EPOCH
+from blindpost.transport.plan import SessionLimits
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from simulation.agents import AgentParty, connections, lasting
 from simulation.bots import BOT, PERSON, BotParty, PersonParty
@@ -39,13 +40,25 @@ from simulation.processes import run_simulated
 from simulation.pushes import PushParty
 from simulation.routers import PORT, RouterParty
 from simulation.run import Run
-from simulation.schedules import AGENTS, ALL, CALLERS, PEERS, ROUTERS, SERVICES, Cast
+from simulation.schedules import (
+    AGENTS,
+    ALL,
+    CALLERS,
+    PEERS,
+    ROUTERS,
+    SERVICES,
+    USUAL,
+    Cast,
+    Conditions,
+)
 from simulation.stand_ins import is_quick, stand_ins
 
 BEFORE_S = 10_000
 """So long before a run begins its world is made."""
 LEAVES = 3
-RULES = RouterRules(quota=8)
+NARROW_LIMITS = SessionLimits(outbox_high=20 << 10, outbox_low=5 << 10)
+MORE_QUEUES = 4
+"""Invitations of the service in a crowded world that nobody answers."""
 THROUGH_PROXY = ProxyOptions(ProxyPolicy.ALWAYS, Fallback.PROHIBIT)
 PROXIES = {"alice": ProxyOptions(), "bob": THROUGH_PROXY, "carol": ProxyOptions(ProxyPolicy.UNKNOWN)}
 SERVERS = {"alice": ROUTERS, "bob": ROUTERS, "carol": ROUTERS[1:]}
@@ -58,6 +71,8 @@ class World:
     folder: Path
     notified: Path
     """The same, with devices that are notified."""
+    crowded: Path
+    """The same, with a service that has more queues."""
     leaves: dict[str, Sequence[Credentials]] = field(default_factory=dict)
     peers: dict[str, dict[str, str]] = field(default_factory=dict)
     queues: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)
@@ -81,20 +96,23 @@ class World:
                 with open(os.open(target / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     file.write(content)
 
-    def settle_in(self, run: Run, cast: Cast = ALL) -> None:
+    def settle_in(self, run: Run, cast: Cast = ALL, conditions: Conditions = USUAL) -> None:
         """Copy the files to a run's folder, and make its parties."""
-        source = self.notified if cast.ntf else self.folder
+        source = self.notified if cast.ntf else self.crowded if conditions.crowded else self.folder
         if run.folder != source:
             self._copy(source, run.folder, cast)
         run.absent = [place for name in self.queues.keys() - set(cast.agents) for place in self.queues[name]]
-        addresses = {}
+        addresses, rules = {}, RouterRules(quota=conditions.quota)
+        run.network.narrow = conditions.narrow
         for name in ROUTERS:
             leaves = self.leaves[name]
-            run.parties[name] = (
-                FrontedParty(run, name, leaves, RULES, cast.fronts[name])
+            router = run.parties[name] = (
+                FrontedParty(run, name, leaves, rules, cast.fronts[name])
                 if name in cast.fronts
-                else RouterParty(run, name, leaves, RULES)
+                else RouterParty(run, name, leaves, rules)
             )
+            if conditions.narrow:
+                router.limits = NARROW_LIMITS
             server = Server((Host(name),), str(PORT), leaves[0].fingerprint)
             addresses[name] = RouterAddress(Scheme.SMP, server).text
         if cast.ntf:
@@ -147,7 +165,7 @@ def make_genesis(folder: Path) -> Genesis:
 
 def _world(folder: Path, *, quick: bool) -> World:
     """Routers and agents, and a connection for each pair of peers."""
-    world = World(folder / "plain", folder / "notified")
+    world = World(folder / "plain", folder / "notified", folder / "crowded")
     world.folder.mkdir(parents=True)
     for name in (*ROUTERS, NTF):
         authority = make_authority(EPOCH - 2 * BEFORE_S, system_entropy)
@@ -161,9 +179,12 @@ def _world(folder: Path, *, quick: bool) -> World:
             world.connected[name] = connections(lasting(world.folder / f"{name}.db"))
         if quick:
             _lay_out(world.folder, BOT, PERSON)
-        shutil.copytree(world.folder, world.notified)
-        run_simulated(_notify(world))
-        _tidy(world.notified)
+        for copy, change in ((world.notified, _notify), (world.crowded, _crowd)):
+            shutil.copytree(world.folder, copy)
+            run_simulated(change(world))
+            _tidy(copy)
+        for name in SERVICES:
+            world.connected[name] |= connections(lasting(world.crowded / f"{name}.db"))
     return world
 
 
@@ -207,6 +228,21 @@ async def _notify(world: World) -> None:
         party.clock_off_s = -BEFORE_S / 2
         party.start()
         await asyncio.sleep(1)
+    await run.converge()
+    await _end(run)
+
+
+async def _crowd(world: World) -> None:
+    run = Run(world.crowded, "crowded genesis")
+    world.settle_in(run, Cast(AGENTS), Conditions(crowded=True))
+    for party in run.parties.values():
+        party.clock_off_s = -BEFORE_S / 2
+        party.start()
+        await asyncio.sleep(1)
+    for agent in run.agents:
+        for _ in range(MORE_QUEUES if agent.service else 0):
+            assert agent.process is not None
+            await agent.process.spawn(agent.agent.invite())
     await run.converge()
     await _end(run)
 

@@ -20,6 +20,8 @@ CONNECT_GIVEN_UP_S = 120.0
 BREAKS_WITHIN = 150_000
 """A connection that is to break does so within so many bytes: in a handshake, or a few blocks later."""
 PIECE = (200, 9000)
+NARROW = Link(window=20 << 10)
+"""A block and a little of the next."""
 
 
 class Ending(Enum):
@@ -207,6 +209,8 @@ class SimulatedNetwork(MemoryNetwork):
     def __init__(self, seed: int | str, loop: SimulationLoop, note: Callable[[str], None]) -> None:
         super().__init__(seed)
         self.weather = FAIR
+        self.narrow = False
+        """Whether new connections carry little at a time."""
         self.counts: Counter[str] = Counter()
         self._clock = loop
         self._note = note
@@ -257,7 +261,7 @@ class SimulatedNetwork(MemoryNetwork):
         """How a new connection fares, by the weather."""
         weather, chance = self.weather, self._chance
         if weather is FAIR:
-            return PERFECT, PERFECT
+            return (NARROW, NARROW) if self.narrow else (PERFECT, PERFECT)
         links = []
         for _ in range(2):
             cut = chance.randint(1, BREAKS_WITHIN) if chance.random() < weather.cuts / 2 else None
@@ -266,7 +270,8 @@ class SimulatedNetwork(MemoryNetwork):
             self.counts["stalled at a byte"] += stall is not None
             self.counts["delayed connection"] += weather.delay_s > 0
             piece = PIECE if weather.pieces else None
-            links.append(Link((0.0, weather.delay_s), piece, cut_after=cut, stall_after=stall))
+            window = NARROW.window if self.narrow else PERFECT.window
+            links.append(Link((0.0, weather.delay_s), piece, window=window, cut_after=cut, stall_after=stall))
         return links[0], links[1]
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:

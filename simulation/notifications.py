@@ -34,6 +34,7 @@ from blindpost.wire.primitives import Reader
 from simulation.journals import journaled, ledger_counts
 from simulation.party import Party, Surroundings
 from simulation.pushes import PushParty, SimulatedApns
+from simulation.rows import wrong_in_ntf
 
 NAME, PORT = "ntf", 443
 STORE_KEY = bytes(range(32))
@@ -224,6 +225,9 @@ class NtfParty(Party):
             "SELECT count(*) FROM subscriptions WHERE state IN ('NEW', 'PENDING', 'INACTIVE')"
         ).fetchone()
         return f"{pending} queues are not subscribed" if pending else None
+
+    async def wrong(self) -> str | None:
+        return wrong_in_ntf(self.store.store.reading)
 
     async def states(self, queues: Sequence[tuple[Server, bytes]]) -> list[SubState | None]:
         """What is stored about these queues."""

@@ -190,6 +190,10 @@ class Party(ABC):
         """What is still under way, if anything."""
         return None
 
+    async def wrong(self) -> str | None:
+        """What is wrong with what it keeps, now that nothing is under way."""
+        return None
+
     def receives_from(self) -> list[tuple[str, bytes]]:
         """Host and recipient id of each queue."""
         return []

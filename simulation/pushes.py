@@ -112,7 +112,7 @@ class PushParty(Party):
         pass
 
     def mended(self) -> None:
-        self._mood = ACCEPTED
+        self._mood, self.apple.late_s = ACCEPTED, 0.0
 
 
 def _named(reaction: Reaction) -> str:

@@ -17,20 +17,21 @@ from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.journal.keeping import Read
 from blindpost.router.bulk_lmdb import LmdbBulk
-from blindpost.router.changes import Change, Wanted
+from blindpost.router.changes import AddMessage, Change, Wanted
 from blindpost.router.config import RouterRules
 from blindpost.router.model import Domain, QueueRecord
 from blindpost.router.records import ends_from_row, queue_from_row
 from blindpost.router.running.activity import Activity
 from blindpost.router.running.guard import GuardedRouter
 from blindpost.router.running.journaling import RouterReadings
-from blindpost.router.server import Router
+from blindpost.router.server import Router, RouterConnection
 from blindpost.router.tables import ENDS, QUEUES, LmdbTables
 from blindpost.router.view import View
 from blindpost.serving.blocks import LimitedServer
 from blindpost.serving.limits import LimitMeters
 from blindpost.store.contract import Durability
 from blindpost.transport.ends import Server, listen
+from blindpost.transport.plan import SessionLimits
 from blindpost.transport.plans import smp_router_plan
 from blindpost.transport.session import Session
 from blindpost.wire.smp.commands import PING, SEND
@@ -41,12 +42,12 @@ from blindpost.wire.versions import VersionRange
 from simulation.faults import Point
 from simulation.journals import QueueCounts, journaled
 from simulation.party import Party, Surroundings
+from simulation.rows import QUEUES_MAX, wrong_in_router
 from tests.support.agent.router_damage import associate_in
 from tests.support.simulation.faults import FaultyStore
 
 PORT = 5223
 EXPIRES_EVERY_S = 3600.0
-QUEUES_MAX = 10_000
 
 
 class DyingStore(FaultyStore):
@@ -73,6 +74,9 @@ class DyingStore(FaultyStore):
             if book is not None:
                 book.refused()
             raise
+        self._party.counts["queue that is full"] += sum(
+            isinstance(change, AddMessage) and change.message.is_marker for change in changes
+        )
         if book is not None:
             book.committed()
         await self._reached(Point.AFTER_COMMIT)
@@ -86,6 +90,7 @@ class CountingRouter(Router):
     """Counts what it is asked, by kind."""
 
     asked: Counter[str]
+    counts: Counter[str]
     guard: LimitMeters
     sent: dict[bytes, bytes]
     """The last message to each queue that was sent without a proxy."""
@@ -97,6 +102,10 @@ class CountingRouter(Router):
                 if isinstance(item.command, SEND):
                     self.sent[item.entity_id] = bytes(item.command.body)
         return super().admitted(session, items)
+
+    def lags(self, connection: RouterConnection) -> None:
+        self.counts["connection that a router waits for"] += 1
+        super().lags(connection)
 
 
 class RouterParty(Party):
@@ -114,6 +123,7 @@ class RouterParty(Party):
         self._is_open = False
         self.asked: Counter[str] = Counter()
         self.sent: dict[bytes, bytes] = {}
+        self.limits = SessionLimits()
         self.version = MAX_VERSION
         """The newest that it speaks."""
         self.drifts = 0
@@ -140,7 +150,7 @@ class RouterParty(Party):
         self.router = router = self.make_router(
             store, self._rules, entropy=entropy, now=self.now, relay_options=relays
         )
-        router.asked, router.sent = self.asked, self.sent
+        router.asked, router.sent, router.counts = self.asked, self.sent, self.counts
         credentials = self._leaves[self.leaf % len(self._leaves)]
         async with journaled(self.book, self._meters()):
             self._listening = await self.listen(credentials, entropy)
@@ -155,7 +165,9 @@ class RouterParty(Party):
         return VersionRange(MIN_VERSION, self.version)
 
     async def listen(self, credentials: Credentials, entropy: Entropy) -> Server:
-        plan = smp_router_plan(credentials, versions=self.versions, now=self.now, entropy=entropy)
+        plan = smp_router_plan(
+            credentials, versions=self.versions, limits=self.limits, now=self.now, entropy=entropy
+        )
         server, _ = await listen(plan, self.router, self.name, PORT, self.run.network)
         return server
 
@@ -246,6 +258,9 @@ class RouterParty(Party):
             page = read.page(ENDS, b"", QUEUES_MAX)
             ends = {bytes(key): ends_from_row(row) for key, row in page.rows}
         return sum(end.size for key, end in ends.items() if (self.name, key) not in absent)
+
+    async def wrong(self) -> str | None:
+        return await wrong_in_router(self.store.tables, self.router)
 
     def mended(self) -> None:
         store = self.store

@@ -99,11 +99,37 @@ EVERYBODY = Cast(AGENTS, OWNERS, ntf=True, ds=True, fronts={ROUTERS[1]: 2})
 
 
 @dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is scarce in a run."""
+
+    quota: int = 8
+    """How many messages a queue takes."""
+    narrow: bool = False
+    """Little is under way on a connection, and routers soon wait for those who do not read."""
+    crowded: bool = False
+    """A service has more queues than those of its peers."""
+
+    def __str__(self) -> str:
+        told = [f"queues take {self.quota} messages"]
+        told += ["connections are narrow"] if self.narrow else []
+        told += ["the service has more queues"] if self.crowded else []
+        return ", ".join(told)
+
+
+USUAL = Conditions()
+QUOTAS = (8, 8, 8, 8, 3, 2)
+NARROW_SHARE, CROWDED_SHARE = 1 / 4, 1 / 2
+"""In how many short runs connections are narrow, and in how many with agents, where nobody is notified, the
+service has more queues."""
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """A run before it begins."""
 
     cast: Cast
     steps: Sequence[Step]
+    conditions: Conditions = USUAL
 
 
 Draw = Callable[[random.Random, Cast], tuple[str, tuple[object, ...]]]
@@ -232,6 +258,10 @@ def _doubtful(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...
     return "apple", (chance.choice(list(Fault)), chance.choice((1.0, 20.0, 90.0)))
 
 
+def _slow_pushes(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
+    return "apple", (chance.choice((0.3, 3.0)), chance.choice((20.0, 90.0)))
+
+
 def _put(chance: random.Random, cast: Cast) -> tuple[str, tuple[object, ...]]:
     sender, recipient = chance.choice((CALLERS, CALLERS[::-1]))
     return sender, (recipient, chance.choice((1, 2, 5)), chance.random() < 0.1)
@@ -332,6 +362,7 @@ REFUSALS = (TOO_MANY_REQUESTS, UNAVAILABLE, UNREGISTERED, Answer(400, "BadCollap
 NTF_DRAWS: Mapping[str, Draw] = {
     "refused pushes": _refused,
     "doubtful pushes": _doubtful,
+    "slow pushes": _slow_pushes,
     "new device token": _device,
     "notifier crash": lambda chance, cast: _crash_of(chance, "ntf"),
 }
@@ -419,7 +450,13 @@ def draw(seed: int | str, steps: int = SHORT_STEPS, weights: Mapping[str, int] =
         who, detail = ALL_DRAWS[kind](chance, cast)
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(PAUSES_S) * chance.uniform(0.5, 1.5)
-    return Schedule(cast, drawn)
+    return Schedule(cast, drawn, _conditions_of(seed, cast))
+
+
+def _conditions_of(seed: int | str, cast: Cast) -> Conditions:
+    chance = random.Random(f"{seed}/conditions")
+    quota, narrow = chance.choice(QUOTAS), chance.random() < NARROW_SHARE
+    return Conditions(quota, narrow, bool(cast.agents) and not cast.ntf and chance.random() < CROWDED_SHARE)
 
 
 def draw_hard(seed: int | str) -> Schedule:
@@ -445,4 +482,4 @@ def draw_long(seed: int | str, hours: float, weights: Mapping[str, int] = LONG_W
         who, detail = ALL_DRAWS[kind](chance, EVERYBODY)
         drawn.append(Step(at_s, kind, who, detail))
         at_s += chance.choice(LONG_PAUSES_S) * chance.uniform(0.5, 1.5)
-    return Schedule(EVERYBODY, drawn)
+    return Schedule(EVERYBODY, drawn, _conditions_of(seed, EVERYBODY))

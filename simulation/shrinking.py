@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from simulation.genesis import Genesis
 from simulation.run import FailedRunError
@@ -22,7 +23,7 @@ def shrunk(
         start, shorter = 0, False
         while start < len(best.steps) and tries < TRIES_MAX:
             tries += 1
-            left = Schedule(best.cast, [*best.steps[:start], *best.steps[start + size :]])
+            left = replace(best, steps=[*best.steps[:start], *best.steps[start + size :]])
             again = _failure(genesis, seed, left)
             if again is not None and kind_of(again) == kind_of(failure):
                 best, last, shorter = left, again, True

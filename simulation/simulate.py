@@ -78,7 +78,7 @@ async def _run(
 ) -> Report:
     run = Run(folder, seed)
     runs.append(run)
-    genesis.world(seed).settle_in(run, schedule.cast)
+    genesis.world(seed).settle_in(run, schedule.cast, schedule.conditions)
     if is_journaled(seed) or schedule.cast is EVERYBODY:
         keep_books(run)
     with _heard(run):

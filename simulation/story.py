@@ -9,7 +9,8 @@ from simulation.schedules import Schedule
 def story(schedule: Schedule, report: Report) -> str:
     """The schedule first, then everything that parties did and were told, in order."""
     lines = [
-        f"Seed {report.seed}, with {' and '.join(schedule.cast.everybody)}. What was to happen:",
+        f"Seed {report.seed}, with {' and '.join(schedule.cast.everybody)}; {schedule.conditions}.",
+        "What was to happen:",
         *(f"  {step}" for step in schedule.steps),
         "What happened (* marks the schedule):",
         *(f"  {line}" for line in report.trace),

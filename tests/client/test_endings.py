@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blindpost.client.calls import Call
-from blindpost.client.errors import NoHostError, RouterSilentError
+from blindpost.client.errors import NoHostError, ResponseTimeoutError, RouterSilentError
 from blindpost.client.options import BACKGROUND, INTERACTIVE, Bounds, SmpOptions, Timing
 from blindpost.client.smp import SmpClient
 from blindpost.testing.network import Link, MemoryNetwork
@@ -309,6 +309,27 @@ async def test_timeouts_alone_do_not_end_a_connection_and_any_traffic_resets_the
         await client.send_many([Call(PING())])
         await settle()
         assert isinstance(client.closed_because, RouterSilentError)
+
+
+@pytest.mark.parametrize("subscribes", [True, False])
+def test_a_router_that_takes_nothing_any_more_is_dropped(subscribes: bool) -> None:
+    @virtual
+    async def run() -> None:
+        network = MemoryNetwork()
+        network.to_listener = Link(window=20 << 10)
+        async with smp_pair(subscribed, network=network) as (client, _):
+            if subscribes:
+                await client.send(SUB(), queue_id(1), KEY)
+            network.connections[-1][1].pause_reading()
+            calls = [Call(SEND(False, bytes(16_000)), queue_id(number)) for number in range(4)]
+            waiting = asyncio.create_task(client.send_many(calls))
+            assert isinstance(await client.wait_closed(), RouterSilentError)
+            assert asyncio.get_running_loop().time() == pytest.approx(1200)
+            first, *others = await waiting
+            assert isinstance(first, ResponseTimeoutError)
+            assert all(isinstance(other, RouterSilentError) for other in others)
+
+    run()
 
 
 @virtual

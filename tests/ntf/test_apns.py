@@ -320,6 +320,23 @@ async def test_an_expired_provider_token_is_replaced_by_a_new_one() -> None:
         await provider.close()
 
 
+async def test_a_clock_that_was_wrong_for_a_while_costs_no_more_than_that() -> None:
+    """Apple takes no new token for twenty minutes after the last one: the one from before is used again."""
+    ours = theirs = 1_700_000_000.0
+    async with ApnsServer(now=lambda: theirs) as apple:
+        provider = Apns(apple.endpoint, ProviderTokens(apple.signing, lambda: ours))
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        ours -= 7200
+        assert await provider.push(TOKEN, MESSAGE) == RetryLater("403 ExpiredProviderToken", 0.0)
+        ours = theirs = theirs + 60
+        assert await provider.push(TOKEN, MESSAGE) == RetryLater("429 TooManyProviderTokenUpdates")
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        ours = theirs = theirs + 1800
+        assert await provider.push(TOKEN, MESSAGE) == Accepted()
+        await provider.close()
+    assert len({delivered.headers["authorization"] for delivered in apple.accepted}) == 2
+
+
 async def test_a_provider_token_is_kept_long_enough_for_apple() -> None:
     now = 1_700_000_000.0
     async with ApnsServer(now=lambda: now) as apple:

@@ -74,6 +74,26 @@ def test_a_refused_token_is_not_used_again_and_an_older_refusal_changes_nothing(
     assert tokens.current() == second
 
 
+def test_the_token_that_apple_took_last_is_used_again_if_others_came_too_soon() -> None:
+    now = float(NOW)
+    tokens = ProviderTokens(signing_key(), lambda: now)
+    first = tokens.current()
+    tokens.changed_too_often(first)
+    assert tokens.current() == first, "there is no other one"
+    tokens.accepted(first)
+    now -= 100
+    second = tokens.current()
+    tokens.changed_too_often(first)
+    assert tokens.current() == second, "that was said of another one"
+    tokens.changed_too_often(second)
+    assert tokens.current() == first
+    tokens.refused(first)
+    now += 1
+    third = tokens.current()
+    tokens.changed_too_often(third)
+    assert tokens.current() == third, "Apple does not take the first one any more"
+
+
 def test_a_key_is_read_from_the_file_that_apple_issues(tmp_path: Path) -> None:
     file = tmp_path / "AuthKey.p8"
     key = ec.generate_private_key(ec.SECP256R1())

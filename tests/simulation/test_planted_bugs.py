@@ -22,23 +22,25 @@ from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.subscriptions import SubQueue
 from blindpost.agent.subscriptions.batches import Batches
 from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.transactions import Tx
 from blindpost.chat import Draft, Unit
 from blindpost.crypto.authorizers import Verifier
 from blindpost.ds.model import DsRules
 from blindpost.ds.state import DsState
 from blindpost.ds.tables import LmdbTables, change_rows
+from blindpost.ds.turn import Turn as DsTurn
 from blindpost.ds.view import View, Wanted
 from blindpost.engine.loop import Engine
 from blindpost.engine.undo import Undo
-from blindpost.ntf import outcomes, pushes
+from blindpost.ntf import ledger, outcomes, pushes
 from blindpost.ntf.machines import LedgerEvent
-from blindpost.router import asking, decisions, delivery, queues, subscriptions
+from blindpost.router import asking, decisions, delivery, notifications, queues, subscriptions
 from blindpost.router.asking import Asked
 from blindpost.router.authority import Keys
 from blindpost.router.events import Event
 from blindpost.router.fronts.fleet import Front
 from blindpost.router.model import QueueRecord
-from blindpost.router.state import RouterClient
+from blindpost.router.state import Registry, RouterClient
 from blindpost.router.turn import Turn
 from blindpost.store.contract import Durability
 from blindpost.wire.smp.responses import END
@@ -258,6 +260,42 @@ def keep_the_connections_of_a_dead_front(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Front, "_lost", lambda front: front._fleet.ended(front))
 
 
+def forget_what_waits_for_a_notifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NSUB is answered, and what came before it stays in the router until it is too old."""
+
+    def deliver_pending(turn: Turn, client: RouterClient, notifier_id: bytes) -> None:
+        client.waiting_notifiers.pop(notifier_id)
+
+    monkeypatch.setattr(notifications, "deliver_pending", deliver_pending)
+
+
+def keep_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that ends stays the holder of what it was subscribed to."""
+    monkeypatch.setattr(Registry, "leave", lambda registry, entity_id, client: None)
+
+
+def tell_nobody_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue has room again, and its sender tries when it would have tried anyway."""
+    monkeypatch.setattr(Tx, "tell_room", lambda tx, queue: None)
+
+
+def wake_nobody_for_a_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a payload gets it when he asks the next time."""
+    monkeypatch.setattr(DsTurn, "wake", lambda turn, queue, delay_s=0.0: None)
+
+
+def accept_what_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push that is accepted ends also the notifications that came while it was under way."""
+
+    def settle(turn: Any, push: Any, event: LedgerEvent) -> None:
+        for subscription_id, _ in push.carried:
+            notification = turn.view.notifications.get(subscription_id)
+            if notification is not None:
+                ledger.settle(turn, notification, event)
+
+    monkeypatch.setattr(outcomes, "_settle", settle)
+
+
 OFTEN: dict[Plant, dict[str, int]] = {
     answer_before_the_acknowledgement: {"ask": 60, "bot crash": 40},
     answer_before_the_commit: {"refused commits": 0, "doubtful commit": 0},
@@ -298,7 +336,12 @@ BUGS: dict[Plant, tuple[str, ...]] = {
     ),
     save_the_ratchet_later: ("is told of a failure", "messages are missing"),
     mark_before_it_is_accepted: ("marked as accepted",),
-    deliver_twice_after_a_take_over: ("after it was told that it lost", "acknowledged twice", "came again"),
+    deliver_twice_after_a_take_over: (
+        "after it was told that it lost",
+        "acknowledged twice",
+        "came again",
+        "that another one holds",
+    ),
     delete_too_early: ("AUTH", "messages are missing", "will not be sent"),
     keep_a_stale_verdict: ("a key that it had replaced", "the key that it had just taken"),
     forget_a_queue_in_the_repair: ("although it knows all that routers have", "counts"),
@@ -306,6 +349,11 @@ BUGS: dict[Plant, tuple[str, ...]] = {
     answer_before_the_acknowledgement: ("was answered twice",),
     believe_a_stale_verdict_of_a_front: ("a key that it had replaced",),
     keep_the_connections_of_a_dead_front: ("of fronts that are gone",),
+    forget_what_waits_for_a_notifier: ("notifications",),
+    keep_who_is_gone: ("is subscribed still",),
+    tell_nobody_of_room: ("under way", "messages are missing"),
+    wake_nobody_for_a_payload: ("payloads",),
+    accept_what_is_newer: ("marked as accepted",),
 }
 """Each bug, and what of it may be seen."""
 

@@ -29,7 +29,7 @@ from simulation.network import Ending, Weather
 from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
 from simulation.run import FailedRunError, Run
-from simulation.schedules import BOTS, KINDS, Cast, Schedule, draw, draw_hard, draw_long
+from simulation.schedules import BOTS, KINDS, Cast, Conditions, Schedule, draw, draw_hard, draw_long
 from simulation.simulate import fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import ROOT
@@ -305,12 +305,22 @@ FOUND_BY = {
             Step(0.396, "switch", "bob", ("alice",)),
         ],
     ),
+    46: Schedule(
+        Cast(("bob", "carol"), ntf=True, fronts={"router1": 1}),
+        [
+            Step(11.58, "switch", "bob", ("carol",)),
+            Step(12.976, "send", "bob", ("carol", 1)),
+            Step(13.022, "cut", "bob", ("router1",)),
+            Step(13.044, "stall", "carol", ("router2",)),
+        ],
+        Conditions(narrow=True),
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
 queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
 lost it to its own former connection, an agent that dies in the moment in which it is looked whether all live,
 an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
-its receipt came."""
+its receipt came, and a connection that takes nothing any more and is never given up."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -322,7 +322,9 @@ class AnyClient(Handler, Generic[C, R]):
             if due - now < _CLOSE_ENOUGH_S:
                 self._pinged_at = now
                 due = now + timing.ping_after_s
-                if self._kept_alive:
+                if self._session.congested:
+                    self._timeouts += 1  # the network has not taken what was said before
+                elif self._kept_alive:
                     self._submit(Call(self._dialect.ping))
                 self._give_up_if_silent()
         self._watch_timer = self._loop.call_at(due, self._watch)

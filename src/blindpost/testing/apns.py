@@ -7,6 +7,7 @@ to answer otherwise: with a reason, with silence, with a broken connection, or n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
 import tempfile
@@ -134,6 +135,8 @@ class ApnsServer:
         """All requests that came in whole, the oldest first."""
         self.decide: Callable[[str], Reaction] = lambda device_token: ACCEPTED
         """What a push to this device token is answered, once everything else about it is right."""
+        self.late_s = 0.0
+        """How long it takes to answer."""
         self.connections_made = 0
         self.pings = 0
         self.port = 0
@@ -375,6 +378,19 @@ class _Connection(asyncio.Protocol):
 
     def _react(self, stream_id: int, request: _Request) -> None:
         reaction = self._server.react(request, self._token)
+        if self._server.late_s:
+            asyncio.get_running_loop().call_later(self._server.late_s, self._late, stream_id, reaction)
+        else:
+            self._answer(stream_id, reaction)
+
+    def _late(self, stream_id: int, reaction: Reaction) -> None:
+        if self._transport.is_closing():
+            return
+        with contextlib.suppress(ProtocolError):  # nobody waits for it any more
+            self._answer(stream_id, reaction)
+        self._transport.write(self._h2.data_to_send())
+
+    def _answer(self, stream_id: int, reaction: Reaction) -> None:
         match reaction:
             case Fault.SILENCE:
                 return

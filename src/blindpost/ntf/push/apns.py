@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blindpost.ntf.ports import Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.http2 import WATCH, ConnectionFailedError, Header, Http2Connection, Response, Watch
-from blindpost.ntf.push.outcome import EXPIRED_PROVIDER_TOKEN, outcome_of, retry_after_s
+from blindpost.ntf.push.outcome import CHANGED_TOO_OFTEN, EXPIRED_PROVIDER_TOKEN, outcome_of, retry_after_s
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject
@@ -128,6 +128,10 @@ class Apns:
         reason = _reason(response.body)
         if reason == EXPIRED_PROVIDER_TOKEN:
             self._tokens.refused(bearer)
+        elif reason == CHANGED_TOO_OFTEN:
+            self._tokens.changed_too_often(bearer)
+        elif not reason:
+            self._tokens.accepted(bearer)
         return outcome_of(response.status, reason, retry_after_s(response.retry_after, self._tokens.now()))
 
 

@@ -15,6 +15,7 @@ _INVALID: dict[tuple[int, str], InvalidReason] = {
 }
 
 EXPIRED_PROVIDER_TOKEN = "ExpiredProviderToken"  # noqa: S105 (a reason that Apple gives)
+CHANGED_TOO_OFTEN = "TooManyProviderTokenUpdates"
 
 _TEMPORARY = frozenset({(400, "IdleTimeout"), (403, EXPIRED_PROVIDER_TOKEN)})
 """Refusals worth retrying, with the same push over a new connection or with a new provider token."""

@@ -69,6 +69,8 @@ class ProviderTokens:
         self.now = now
         self._token = ""
         self._issued_at: int | None = None
+        self._good = ""
+        """The last one that Apple took."""
 
     def current(self) -> str:
         now = int(self.now())
@@ -80,3 +82,14 @@ class ProviderTokens:
         """Apple reports this token as expired: the clocks disagree, and the next push gets a new one."""
         if token == self._token:
             self._issued_at = None
+        if token == self._good:
+            self._good = ""
+
+    def accepted(self, token: str) -> None:
+        """Apple has taken this token."""
+        self._good = token
+
+    def changed_too_often(self, token: str) -> None:
+        """Apple takes no other token yet than the one before, since our clock was wrong and made others."""
+        if token == self._token and self._good:
+            self._token, self._issued_at = self._good, int(self.now())
