@@ -17,8 +17,10 @@ from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import Friend, friends
 
 
-def test_both_queues_are_full(tmp_path: Path) -> None:
-    """The notice that there is room itself queues behind messages, yet nobody waits for long."""
+@pytest.mark.parametrize("late_s", [0.0, 0.3, 5.0])
+def test_both_queues_are_full(tmp_path: Path, late_s: float) -> None:
+    """The notice that there is room itself queues behind messages, yet nobody waits for long; also if routers
+    learn of it a little later than the agents."""
 
     async def main() -> None:
         async with friends(tmp_path, rules=RouterRules(quota=3)) as pair:
@@ -32,11 +34,14 @@ def test_both_queues_are_full(tmp_path: Path) -> None:
             await pair.quiet(1)
             for friend in people:
                 assert friend.of(SendDelayed)
+                slow_acknowledgements(friend, late_s)
             for friend in people:
                 friend.acknowledges = True
                 await friend.messages[0].ack()
+            async with asyncio.timeout(120):
+                for friend in people:
+                    await friend.got(*sent)
             for friend in people:
-                await friend.got(*sent)
                 assert friend.bodies == sent
                 assert set(friend.outcomes) == {"MsgOk"}
 

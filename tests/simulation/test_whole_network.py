@@ -315,12 +315,24 @@ FOUND_BY = {
         ],
         Conditions(narrow=True),
     ),
+    22022610: Schedule(
+        Cast((), bots=BOTS, fronts={"router1": 2}),
+        [
+            Step(12.946, "front stalls", "router1", (0, 20.0)),
+            Step(12.946, "crash", "ada", (Point.LATER, Ending.CLOSED, 23, 0.0)),
+            Step(13.262, "weather", "network", (Weather(delay_s=0.3, cuts=0.0, stalls=0.0), 40.0)),
+            Step(14.508, "ask", "paul", (1,)),
+            Step(31.974, "ask", "paul", (3,)),
+        ],
+        Conditions(quota=2),
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
 queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
 lost it to its own former connection, an agent that dies in the moment in which it is looked whether all live,
 an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
-its receipt came, and a connection that takes nothing any more and is never given up."""
+its receipt came, a connection that takes nothing any more and is never given up, and two full queues whose
+agents wait for each other."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 128
 """Queues of one router that are delivered to side by side."""
+SOON_TRIES = 8
+"""So often a queue that was full is tried again soon after there was a reason to: for half a minute."""
 NOTED_S = 0.05
 """While more messages wait for a queue, it is noted after this time at the latest that one was taken."""
 _CONFIRMATIONS = (MessageKind.CONN_INFO, MessageKind.CONN_INFO_REPLY)
@@ -79,9 +81,11 @@ class DeliveryWorkers:
         self.tasks[key] = self._ground.spawn(self._run(key, worker, line))
 
     def _hurry(self, key: DeliveryKey) -> None:
-        """Do not wait any longer."""
+        """Do not wait any longer, nor long for the next attempts: what gave reason to try may just be on its
+        way. Two agents whose queues were both full learn of it at the same time, before their routers do."""
         worker = self._workers.get(key)
         if worker is not None:
+            worker.soon = SOON_TRIES
             worker.hurry.set()
 
     def _has_room(self, key: DeliveryKey) -> None:
@@ -170,6 +174,8 @@ class _Worker:
         self.hurry = asyncio.Event()
         self._noting: Group | None = None
         """The last group that notes messages which were taken."""
+        self.soon = 0
+        """How many of the next attempts at a full queue follow soon."""
         self.room_told = False
         """The peer said that the queue has room, and nothing was taken since. It may say so before it is
         true: until then a full queue is tried again soon, for the peer will not say it a second time."""
@@ -219,9 +225,10 @@ class _Worker:
                 self._ground.stream.put(Failed(self._ground.handle(self._conn_id), critical))
                 outcome = Again.FAST
             if outcome is Again.NO:
-                self.room_told = False
+                self.room_told, self.soon = False, 0
                 return
-            retry = fast if outcome is Again.FAST or self.room_told else slow
+            retry = fast if outcome is Again.FAST or self.room_told or self.soon else slow
+            self.soon = max(0, self.soon - 1)
             with self._line.resting() if retry is slow else nullcontext():
                 await self._pause(retry.delay_s)
             if not messages.is_waiting(self._ground.store.reading, pending.delivery_id):
