@@ -188,8 +188,12 @@ class End(MemoryTransport):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing arrives here any more, or at the other end."""
-        return any(end.held or end.lost for end in (self, self.peer))
+        """Whether nothing arrives here any more, or at the other end, or its owner died in that moment."""
+        return any(end.held or end.lost or end.is_orphan for end in (self, self.peer))
+
+    @property
+    def is_orphan(self) -> bool:
+        return self.process is not None and not self.process.alive
 
     @property
     def doomed(self) -> bool:
