@@ -1,4 +1,4 @@
-"""What servers and agents keep, looked at when all is well: what says the same twice says the same."""
+"""What servers and agents keep, looked at when all is well: what is kept twice must agree."""
 
 from __future__ import annotations
 

@@ -495,9 +495,10 @@ class Run:
             if conn_id not in agent.connected:
                 return f"{agent.name} is not connected by a link"
         for router in self.routers:
-            if router.store.counts()["messages"] and (kept := router.kept(self.absent)):
+            counts = router.store.counts()
+            if counts["messages"] and (kept := router.kept(self.absent)):
                 return f"{router.name} keeps {kept} messages"
-            if kept := router.store.counts()["notifications"]:
+            if kept := counts["notifications"]:
                 return f"{router.name} keeps {kept} notifications"
         if (why := untaken(self.boxes)) is not None:
             return why
@@ -528,8 +529,8 @@ class Run:
             await self._probe_all()
 
     async def _probe_all(self) -> None:
-        """What anybody says now comes at once, also to somebody who dies when he is given it: nothing waits
-        until it is tried again."""
+        """What anybody says now comes at once, also to a caller who dies with it in hand: nothing waits for
+        another attempt."""
         for party in self.parties.values():
             if isinstance(party, AgentParty):
                 for peer in party.peers:

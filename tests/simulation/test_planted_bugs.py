@@ -280,12 +280,12 @@ def tell_nobody_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wake_nobody_for_a_payload(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for a payload gets it when he asks the next time."""
+    """Callers who wait for a payload get it when they ask the next time."""
     monkeypatch.setattr(DsTurn, "wake", lambda turn, queue, delay_s=0.0: None)
 
 
 def accept_what_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A push that is accepted ends also the notifications that came while it was under way."""
+    """A push that is accepted also ends the notifications that came while it was under way."""
 
     def settle(turn: Any, push: Any, event: LedgerEvent) -> None:
         for subscription_id, _ in push.carried:

@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 AT_ONCE = 128
 """Queues of one router that are delivered to side by side."""
 SOON_TRIES = 8
-"""So often a queue that was full is tried again soon after there was a reason to: for half a minute."""
+"""How often a full queue is tried with short pauses after there was a reason to try it: half a minute, if
+nothing failed before."""
 NOTED_S = 0.05
 """While more messages wait for a queue, it is noted after this time at the latest that one was taken."""
 _CONFIRMATIONS = (MessageKind.CONN_INFO, MessageKind.CONN_INFO_REPLY)
@@ -175,7 +176,7 @@ class _Worker:
         self._noting: Group | None = None
         """The last group that notes messages which were taken."""
         self.soon = 0
-        """How many of the next attempts at a full queue follow soon."""
+        """How many of the next pauses are short although the queue is full."""
         self.room_told = False
         """The peer said that the queue has room, and nothing was taken since. It may say so before it is
         true: until then a full queue is tried again soon, for the peer will not say it a second time."""

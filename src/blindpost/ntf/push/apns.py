@@ -7,7 +7,7 @@ import re
 import ssl
 from dataclasses import dataclass
 
-from blindpost.ntf.ports import Failed, PushOutcome, RetryLater, TokenInvalid
+from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
 from blindpost.ntf.push.http2 import WATCH, ConnectionFailedError, Header, Http2Connection, Response, Watch
 from blindpost.ntf.push.outcome import CHANGED_TOO_OFTEN, EXPIRED_PROVIDER_TOKEN, outcome_of, retry_after_s
 from blindpost.ntf.push.provider_tokens import ProviderTokens
@@ -126,13 +126,14 @@ class Apns:
 
     def _read(self, response: Response, bearer: str) -> PushOutcome:
         reason = _reason(response.body)
+        outcome = outcome_of(response.status, reason, retry_after_s(response.retry_after, self._tokens.now()))
         if reason == EXPIRED_PROVIDER_TOKEN:
             self._tokens.refused(bearer)
         elif reason == CHANGED_TOO_OFTEN:
             self._tokens.changed_too_often(bearer)
-        elif not reason:
+        elif isinstance(outcome, Accepted):
             self._tokens.accepted(bearer)
-        return outcome_of(response.status, reason, retry_after_s(response.retry_after, self._tokens.now()))
+        return outcome
 
 
 def _kind_headers(push: Push) -> tuple[Header, ...]:
