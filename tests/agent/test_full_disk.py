@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -16,17 +17,21 @@ from blindpost.agent import (
     Direction,
     Event,
     Failed,
+    Joined,
     RatchetSync,
     ReceiptsReceived,
     Received,
     SendFailed,
+    Sent,
     StoreFailedError,
     Switched,
     SwitchPhase,
     SyncState,
 )
+from blindpost.agent.work.commands import JOIN
 from blindpost.store.sqlite import SqliteStore
-from blindpost.testing import Peer, World, virtual
+from blindpost.testing import Link, Peer, World, virtual
+from blindpost.wire.smp.commands import SEND
 from tests.support.agent.network import commands_sent
 
 T = TypeVar("T")
@@ -45,6 +50,10 @@ class Disk:
         self._file: SqliteStore = peer.agent._ground.store._file
         self._commit = self._file.commit
         self._file.commit = self.commit  # type: ignore[method-assign]
+
+    def fill(self, seconds: float) -> None:
+        """Refuse everything for so long from now on."""
+        self._room, self._until_s = 0, asyncio.get_running_loop().time() + seconds
 
     def _is_full(self) -> bool:
         if self.full_for:
@@ -109,6 +118,81 @@ async def test_what_a_program_asks_for_while_the_disk_is_full_did_not_happen(wor
     assert (await bob.expect(Received)).msg.body == b"two"
 
 
+@pytest.mark.parametrize("count", [1, 2, 7])
+@virtual
+async def test_what_a_router_took_is_not_sent_again_because_the_disk_is_full(
+    world: World, count: int
+) -> None:
+    """The peer's queue would be full of copies in an hour or two."""
+    alice, bob = await world.pair()
+    bodies = [b"%d" % number for number in range(count)]
+    async with world.router.down():
+        for body in bodies:
+            await alice.conn.send(body)
+        await asyncio.sleep(1)
+        disk = Disk(alice)
+        disk.fill(1200)
+    with commands_sent() as sent:
+        for body in bodies:
+            received = await bob.expect(Received)
+            assert received.msg.body == body
+            await received.msg.ack()
+        await asyncio.sleep(1800)
+        await alice.conn.send(b"after it")
+        assert (await bob.expect(Received)).msg.body == b"after it"
+    assert disk.refused > 10
+    assert sum(isinstance(call.command, SEND) for call in sent) == count + 1
+    told = [event.msg_id for event in await everything(alice) if isinstance(event, Sent)]
+    assert len(told) == count + 1, "and all of it was told at last"
+
+
+@virtual
+async def test_what_was_taken_and_stored_is_forgotten(world: World) -> None:
+    """However long the worker of a queue has something to do."""
+    alice, bob = await world.pair()
+    count, known = 60, []
+    async with world.router.down():
+        for number in range(count):
+            await alice.conn.send(b"%d" % number)
+        world.network.to_caller = Link(delay_s=(0.02, 0.02))
+    (worker,) = alice.agent._core.delivery._workers.values()
+    for _ in range(count):
+        received = await bob.expect(Received)
+        known.append(len(worker._taken))
+        await received.msg.ack()
+    assert max(known) < 10
+    await asyncio.sleep(10)
+    assert not worker._taken
+
+
+async def everything(peer: Peer) -> list[Event]:
+    """What it tells within a minute."""
+    found = list(peer.seen)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while True:
+                found.append(await peer.next())
+    return found
+
+
+@pytest.mark.parametrize("commits", range(8))
+@virtual
+async def test_a_request_is_not_sent_again_because_the_disk_is_full(world: World, commits: int) -> None:
+    alice, peer = await world.agent("alice"), await world.agent("bob")
+    link = await alice.agent.address()
+    disk, bob = Disk(peer, commits), Program(peer)
+    with commands_sent() as sent:
+        bob.conn = await bob.ask(partial(bob.agent.join, str(link)))
+        await bob.until(lambda event: isinstance(event, Joined))
+        await asyncio.sleep(600)
+    assert disk.refused
+    assert sum(isinstance(call.command, SEND) for call in sent) == 1
+    assert bob.failures == []
+    joining = cast(Any, peer.agent._core.commands._handlers[JOIN]).__self__
+    assert not joining._taken, "forgotten once it is stored"
+    await bob.ended()
+
+
 class Program:
     """Asks its agent until that has room, acknowledges what comes, and keeps what it is told."""
 
@@ -139,6 +223,10 @@ class Program:
                 self.heard.append(event.msg.body)
             elif isinstance(event, ReceiptsReceived):
                 await self.ask(event.msg.ack)
+
+    async def ended(self) -> None:
+        self.listening.cancel()
+        await asyncio.wait([self.listening])
 
     async def until(self, happened: Callable[[Event], bool]) -> None:
         """Something was told by now, or is within an hour."""
@@ -198,5 +286,4 @@ async def test_a_whole_life_of_a_connection_goes_on_after_half_a_minute_without_
     assert alice.failures + bob.failures == []
     assert len(sent) < 150, "nothing is repeated without a pause"
     for one in (alice, bob):
-        one.listening.cancel()
-        await asyncio.wait([one.listening])
+        await one.ended()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from blindpost.agent import QueueHasRoom, SendDelayed
+from blindpost.agent import Agent, Connected, JoinDelayed, Joined, QueueHasRoom, SendDelayed
 from blindpost.agent.messages.acking import ACK_TAG
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.work.commands import CommandHandler
 from blindpost.router.config import RouterRules
+from blindpost.testing import World
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import Friend, friends
 
@@ -46,6 +48,39 @@ def test_both_queues_are_full(tmp_path: Path, late_s: float) -> None:
                 assert set(friend.outcomes) == {"MsgOk"}
 
     run_virtual(main())
+
+
+def test_an_address_is_full(tmp_path: Path) -> None:
+    """Who asks next waits until its owner is back and has read what others asked."""
+
+    async def main() -> None:
+        async with World(tmp_path, rules=RouterRules(quota=2)) as world:
+            owner = partial(Agent.open, tmp_path / "owner.db", [world.server], config=world.config())
+            async with owner() as agent:
+                link = str(await agent.address(auto_accept=True))
+            guests = [await world.agent(name) for name in ("ann", "ben", "cat", "dan")]
+            for guest in guests:
+                guest.conn = await guest.agent.join(link)
+                await asyncio.sleep(1)
+            for guest in guests[:2]:
+                await guest.expect(Joined)
+            for guest in guests[2:]:
+                delayed = await guest.expect(JoinDelayed)
+                assert (delayed.error.word, delayed.error.retried) == ("SMP QUOTA", True)
+            await asyncio.sleep(24 * 3600)
+            async with owner() as agent, asyncio.timeout(300):
+                listening = asyncio.create_task(taken(agent))
+                for guest in guests:
+                    assert (await guest.expect(Connected)).conn == guest.conn
+                listening.cancel()
+
+    run_virtual(main())
+
+
+async def taken(agent: Agent) -> None:
+    """All that it tells."""
+    async for _ in agent.events():
+        pass
 
 
 def test_room_announced_too_early(tmp_path: Path) -> None:

@@ -326,13 +326,22 @@ FOUND_BY = {
         ],
         Conditions(quota=2),
     ),
+    25015536: Schedule(
+        Cast((), bots=BOTS),
+        [
+            Step(0.0, "restart", "ada", (30.0,)),
+            Step(0.001, "bot crash", "paul", (Point.AFTER_COMMIT, Ending.RESET, 1, 3.0, 2)),
+            Step(0.001, "full disk", "paul", (3, 0.0, 5)),
+        ],
+        Conditions(quota=3),
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
 queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
 lost it to its own former connection, an agent that dies in the moment in which it is looked whether all live,
 an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
-its receipt came, a connection that takes nothing any more and is never given up, and two full queues whose
-agents wait for each other."""
+its receipt came, a connection that takes nothing any more and is never given up, two full queues whose
+agents wait for each other, and an address that is full of copies of one request."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -13,8 +13,10 @@ from blindpost.agent.errors import (
     ProtocolCode,
     ProtocolError,
     prohibited,
+    refused_with,
 )
 from blindpost.agent.events import Joined
+from blindpost.agent.failures import Kind
 from blindpost.agent.links.reading import LinkReader
 from blindpost.agent.links.values import invitation_link, parse_link
 from blindpost.agent.messages.layers import seal_invitation
@@ -42,6 +44,7 @@ from blindpost.wire.links.short import ShortContact
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.queue_addresses import QueueInfo
 from blindpost.wire.smp.commands import SEND
+from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.value import Value
 
@@ -165,6 +168,9 @@ class Joining:
         self._sender = sender
         self._maker = maker
         self._reader = reader
+        self._taken: set[ConnId] = set()
+        """Connections whose request was taken, while that is not stored yet: a full disk must not fill the
+        address with copies of it."""
 
     async def run_join(self, command: StoredCommand) -> None:
         """The command itself."""
@@ -260,16 +266,27 @@ class Joining:
             whole = connections.load_whole(self._ground.store.reading, conn_id)
         if whole.type is not ConnType.RCV:
             raise prohibited("the connection cannot join again")
+        if conn_id not in self._taken:
+            await self._request(whole, agreed, link, join.info)
+            self._taken.add(conn_id)
+        self._requested(command)
+
+    async def _request(self, whole: Whole, agreed: Agreed, link: ContactLink, own_info: bytes) -> None:
+        """Send it. An address that is full has room when its owner has read what others asked."""
+        conn_id, versions = whole.conn_id, self._ground.config.versions
         stored = ratchets.find_params(self._ground.store.reading, conn_id)
         assert stored is not None
-        invitation = invitation_link(
-            self._ground.config.versions, whole.rcv[0].address, stored, with_kem=True
-        )
+        invitation = invitation_link(versions, whole.rcv[0].address, stored, with_kem=True)
         info = link.queues[0].at(agreed.client)
-        body = seal_invitation(info, Invitation(agreed.agent, invitation, join.info), entropy)
+        request = Invitation(agreed.agent, invitation, own_info)
+        body = seal_invitation(info, request, self._ground.config.entropy)
         call = Call(SEND(True, body), info.address.sender_id)
-        await self._sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
-        self._requested(command)
+        try:
+            await self._sender.send_to_queue(whole.record.user_id, info.address.server, call, entity=conn_id)
+        except AgentError as error:
+            if refused_with(error, Code.QUOTA):
+                error.kind = Kind.TEMPORARY
+            raise
 
     def _is_answered(self, whole: Whole) -> bool:
         """Whether the owner of an address joined us: our request had come when its sending seemed to fail."""
@@ -280,3 +297,4 @@ class Joining:
         with self._ground.transaction() as tx:
             commands.delete(tx, command)
             tx.emit(Joined(tx.handle(command.conn_id), False))
+        self._taken.discard(command.conn_id)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 from blindpost.agent.errors import AgentError, CriticalError, InternalError, refused_with
 from blindpost.agent.events import Failed, SendFailed
@@ -162,6 +163,15 @@ class _Delays:
             log.warning("messages for %s are taken again", server.hosts[0].text)
 
 
+@dataclass(slots=True)
+class _Taken:
+    """A message that the router took."""
+
+    proxy: Server | None
+    group: Group | None = None
+    """The last one that was to note it."""
+
+
 class _Worker:
     def __init__(
         self, ground: Ground, sender: QueueSender, delays: _Delays, key: DeliveryKey, line: _Line
@@ -175,6 +185,9 @@ class _Worker:
         self.hurry = asyncio.Event()
         self._noting: Group | None = None
         """The last group that notes messages which were taken."""
+        self._taken: dict[int, _Taken] = {}
+        """Messages that the router took, while that may not be stored yet: a full disk must not fill the
+        peer's queue with copies of them."""
         self.soon = 0
         """How many of the next pauses are short although the queue is full."""
         self.room_told = False
@@ -255,7 +268,7 @@ class _Worker:
             return Again.NO
         proxy, failed = None, None
         try:
-            proxy = await self._send(queue, pending)
+            proxy = await self._sent(queue, pending)
         except AgentError as error:
             failed = error
         except Exception as error:
@@ -280,19 +293,36 @@ class _Worker:
                     again = Again.NO
                 else:
                     again = outcomes.failed(tx, whole, found, pending, failed, news=news)
+        if failed is None:
+            self._taken[pending.internal_id].group = tx.group
         if taken and pending.others:
             self._leave_to(tx.group)
         else:
             await tx.written()
+            self._forget_stored()
         return again
+
+    async def _sent(self, queue: SndQueue, pending: PendingDelivery) -> Server | None:
+        """The proxy by which it was sent, now or before."""
+        if pending.internal_id not in self._taken:
+            self._taken[pending.internal_id] = _Taken(await self._send(queue, pending))
+        return self._taken[pending.internal_id].proxy
 
     def _leave_to(self, group: Group) -> None:
         """What was taken need not be noted before the next message is sent: it is noted together with
-        others. If that is lost, it is sent again, as the same bytes, and the peer drops it."""
+        others. If the process dies before that, it is sent again as the same bytes; the peer drops it."""
         if group is not self._noting:
             self.again = self.again or self._is_undone()
             self._noting = group
+            self._forget_stored(but=group)
         group.lazily(NOTED_S)
+
+    def _forget_stored(self, but: Group | None = None) -> None:
+        self._taken = {
+            internal_id: taken
+            for internal_id, taken in self._taken.items()
+            if taken.group is None or taken.group is but or taken.group.failed
+        }
 
     def _is_undone(self) -> bool:
         """Whether what was left to a group did not happen, and waits again."""
