@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ BREAKS_WITHIN = 150_000
 PIECE = (200, 9000)
 NARROW = Link(window=20 << 10)
 """A block and a little of the next."""
+NARROW_DELAY_S = 0.3
+"""At most: where each piece waits for seconds, what is large takes minutes, whoever sends it."""
 
 
 class Ending(Enum):
@@ -274,8 +276,11 @@ class SimulatedNetwork(MemoryNetwork):
             self.counts["stalled at a byte"] += stall is not None
             self.counts["delayed connection"] += weather.delay_s > 0
             piece = PIECE if weather.pieces else None
-            window = NARROW.window if self.narrow else PERFECT.window
-            links.append(Link((0.0, weather.delay_s), piece, window=window, cut_after=cut, stall_after=stall))
+            link = Link((0.0, weather.delay_s), piece, cut_after=cut, stall_after=stall)
+            if self.narrow:
+                delay_s = min(weather.delay_s, NARROW_DELAY_S)
+                link = replace(link, window=NARROW.window, delay_s=(0.0, delay_s))
+            links.append(link)
         return links[0], links[1]
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:

@@ -1,0 +1,774 @@
+"""A message through its layers, on the rows of a store: what opens it, what refuses it, what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from blindpost.agent import (
+    ContactRequested,
+    Event,
+    Failed,
+    RatchetSync,
+    Received,
+    StoreFailedError,
+    SyncState,
+)
+from blindpost.agent.connection import Calls, Connection
+from blindpost.agent.handshake.confirming import Arrived
+from blindpost.agent.links.values import invitation_link
+from blindpost.agent.messages import content, receiving
+from blindpost.agent.messages.acking import ACK_TAG
+from blindpost.agent.messages.content import Arrival, Fate
+from blindpost.agent.messages.receiving import Reception
+from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
+from blindpost.agent.notifications.model import PushMode, Token
+from blindpost.agent.rotation import recipient
+from blindpost.agent.routers.sessions import Session
+from blindpost.agent.store import connections, deletion, ntf_tokens, queues, ratchets
+from blindpost.agent.store.database import AgentStore
+from blindpost.agent.work.ground import Ground
+from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.agent.work.retries import MESSAGE_FAST
+from blindpost.agent.work.transactions import Tx
+from blindpost.crypto.boxes import BoxKey, nonce_of
+from blindpost.crypto.kem import KemLibrary, KemSource
+from blindpost.crypto.x3dh import proposed_params
+from blindpost.store.contract import Durability
+from blindpost.testing.clock import run_virtual
+from blindpost.wire.agent.envelopes import (
+    AgentEnvelope,
+    ClientEnvelope,
+    ClientMessage,
+    Confirmation,
+    Invitation,
+    MessageEnvelope,
+    PublicHeader,
+    RatchetKey,
+    write_agent_envelope,
+    write_client_envelope,
+    write_client_message,
+)
+from blindpost.wire.agent.messages import AgentMessage, AMessage, AMsg, Hello, write_agent_message
+from blindpost.wire.keys import Algorithm, PublicKey
+from blindpost.wire.primitives import encode
+from blindpost.wire.smp.messages import Message, QuotaMarker, ReceivedMessage, write_message
+from blindpost.wire.smp.responses import MSG
+from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.smp.versions import MSG_PADDED_SIZE
+from tests.support.agent.parties import joined
+from tests.support.agent.ratchets import seeded
+from tests.support.agent.rows import CONFIG, CONN, NOW, PEER_KEY, ROUTER, a_key, rcv_queue, snd_queue
+from tests.support.ntf.routers import device_token
+
+CONTACT, ACTIVE, NEW = QueueMode.CONTACT, QueueStatus.ACTIVE, QueueStatus.NEW
+VERSION = 7
+HEADER, KEYED = PublicHeader(4), PublicHeader(4, PEER_KEY.public)
+
+
+class Pairs:
+    """Whoever asks for a KEM key pair."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @asynccontextmanager
+    async def source(self) -> AsyncIterator[KemSource]:
+        self.asked += 1
+        yield KemLibrary()
+
+
+class Drains:
+    """Old queues whose last message was waited for."""
+
+    def __init__(self) -> None:
+        self.queues: list[int] = []
+
+    async def drained(self, queue: RcvQueue) -> None:
+        self.queues.append(queue.number)
+
+
+class Desk:
+    """One connection, what its peer sends, and what comes of it."""
+
+    def __init__(self, store: AgentStore) -> None:
+        self.pairs, self.drains = Pairs(), Drains()
+        handle = Connection(cast(Calls, None), CONN)
+        self._ground = Ground(store, CONFIG, (), cast(KemKeyPool, self.pairs), lambda _: handle)
+        self._ground.work.events.listen(lambda told: self.events.append(told[0]))
+        self._ground.work.hurry.listen(lambda key: self.hurried.append(key[1]))
+        self._reception = Reception(self._ground, cast(Any, self.drains))
+        self.store = store
+        self.events: list[Event] = []
+        self.hurried: list[int] = []
+        self.peer, own = joined()
+        self._said, self._hash, self._sent = 0, b"", 0
+        self.queue = rcv_queue()
+        with self.change() as tx:
+            connections.insert(tx, CONN, 1, ConnMode.INVITATION, agent_version=VERSION, pq_support=False)
+            ratchets.set_ratchet(tx, CONN, own.ratchet)
+
+    def change(self) -> Any:
+        return self._ground.transaction()
+
+    def receives(self, *, duplex: bool = True, **fields: Any) -> None:
+        """The queue that messages come from, and one to the peer."""
+        self.queue = replace(self.queue, **fields)
+        with self.change() as tx:
+            queues.insert_rcv(tx, self.queue)
+            if duplex:
+                queues.insert_snd(tx, snd_queue())
+
+    # What the peer says
+
+    def plain(self, message: AMessage) -> bytes:
+        self._said += 1
+        plain = encode(AgentMessage(self._said, self._hash, message), write_agent_message)
+        self._hash = hashlib.sha256(plain).digest()
+        return plain
+
+    def envelope(self, message: AMessage, version: int = VERSION) -> MessageEnvelope:
+        return MessageEnvelope(version, self.peer.send(self.plain(message)))
+
+    def delivered(self, message: ReceivedMessage) -> MSG:
+        """As the router delivers it."""
+        self._sent += 1
+        broker_id = b"broker %d" % self._sent
+        plain = encode(message, write_message)
+        sealed = BoxKey(self.queue.dh_secret).seal_padded(nonce_of(broker_id), plain, MSG_PADDED_SIZE)
+        return MSG(broker_id, sealed)
+
+    def sealed(
+        self,
+        envelope: AgentEnvelope | bytes,
+        *,
+        header: PublicHeader = HEADER,
+        sender_key: PublicKey | None = None,
+        secret: bytes | None = None,
+    ) -> MSG:
+        """In the queue's box."""
+        inner = envelope if isinstance(envelope, bytes) else encode(envelope, write_agent_envelope)
+        plain = encode(ClientMessage(sender_key, inner), write_client_message)
+        if secret is None:
+            secret = self.queue.e2e_secret or self.queue.e2e_key.agree(PEER_KEY.public)
+        box = BoxKey(secret).seal_padded(bytes(24), plain, header.box_size)
+        body = encode(ClientEnvelope(header, bytes(24), box), write_client_envelope)
+        return self.delivered(Message(NOW - 1, True, body))
+
+    def said(self, message: AMessage, version: int = VERSION) -> MSG:
+        return self.sealed(self.envelope(message, version))
+
+    # How it is taken
+
+    async def bring(self, msg: MSG, rcv_id: bytes | None = None) -> float:
+        session = cast(Session, SimpleNamespace(key=SimpleNamespace(server=ROUTER)))
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(600):
+            await self._reception.received(session, rcv_id or self.queue.rcv_id, msg)
+        return asyncio.get_running_loop().time() - began
+
+    def take(self, msg: MSG, rcv_id: bytes | None = None) -> float:
+        """The router has delivered it; the seconds until it was taken."""
+        return run_virtual(self.bring(msg, rcv_id))
+
+    def process(self, queue: RcvQueue, msg: MSG) -> None:
+        """It is processed, although something has happened to the queue since it was found."""
+        run_virtual(self._reception.process(queue, msg))
+
+    # What came of it
+
+    @property
+    def acks(self) -> int:
+        query = "SELECT count(*) FROM commands WHERE command_tag = ?"
+        return int(self.store.reading.sql.execute(query, (ACK_TAG,)).fetchone()[0])
+
+    @property
+    def sent(self) -> list[str]:
+        """The kinds of what waits for the peer."""
+        query = "SELECT m.msg_type FROM snd_message_deliveries d JOIN messages m USING (conn_id, internal_id)"
+        return [kind for (kind,) in self.store.reading.sql.execute(query)]
+
+    @property
+    def whole(self) -> Whole:
+        return connections.load_whole(self.store.reading, CONN)
+
+    @property
+    def status(self) -> QueueStatus:
+        return self.whole.rcv[0].status
+
+    def refused(self) -> str:
+        """Why: it was told, and acknowledged, and nothing else came of it."""
+        (event,) = self.events
+        assert isinstance(event, Failed)
+        assert self.acks == 1
+        self.events.clear()
+        return str(event.error)
+
+    def heard(self) -> list[bytes]:
+        """The bodies that the program was given, and nothing else."""
+        bodies = [event.msg.body for event in self.events if isinstance(event, Received)]
+        assert len(bodies) == len(self.events), self.events
+        self.events.clear()
+        return bodies
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AgentStore]:
+    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def empty(store: AgentStore) -> Desk:
+    """No queues yet."""
+    return Desk(store)
+
+
+@pytest.fixture
+def desk(empty: Desk) -> Desk:
+    empty.receives()
+    return empty
+
+
+# Whether it is taken at all
+
+
+def test_a_message_is_stored_and_left_to_the_program(desk: Desk) -> None:
+    desk.take(desk.said(AMsg(b"first")))
+    assert desk.heard() == [b"first"]
+    assert (desk.acks, desk.pairs.asked, desk.drains.queues) == (0, 0, [])
+
+
+def test_what_comes_from_an_unknown_queue_is_left_alone(desk: Desk) -> None:
+    desk.take(desk.said(AMsg(b"whose?")), b"unknown".ljust(24))
+    assert (desk.events, desk.acks) == ([], 0)
+
+
+def test_what_comes_from_a_queue_that_is_being_deleted_is_left_alone(desk: Desk) -> None:
+    with desk.change() as tx:
+        queues.set_rcv_deleted(tx, desk.queue)
+    desk.take(desk.said(AMsg(b"late")))
+    assert (desk.events, desk.acks) == ([], 0)
+
+
+@pytest.mark.parametrize("status", [NEW, ACTIVE])
+@pytest.mark.parametrize("replaces", [None, 7])
+def test_only_the_first_message_of_a_new_queue_waits_for_the_old_one(
+    empty: Desk, monkeypatch: pytest.MonkeyPatch, replaces: int | None, status: QueueStatus
+) -> None:
+    told: list[int | None] = []
+    monkeypatch.setattr(recipient, "first_message", lambda _tx, _whole, new: told.append(new.replaces))
+    empty.receives(replaces=replaces, status=status)
+    is_first = replaces is not None and status is NEW
+    empty.take(empty.said(AMsg(b"first")))
+    assert empty.heard() == [b"first"]
+    assert empty.drains.queues == ([1] if is_first else [])
+    assert told == ([7] if is_first else [])
+    assert empty.status is ACTIVE
+    empty.take(empty.said(AMsg(b"second")))
+    assert len(empty.drains.queues) == len(told) == is_first
+
+
+def test_a_queue_becomes_active_although_its_rotation_makes_no_sense(empty: Desk) -> None:
+    """It says that it replaces one that does not exist: told, and the message is taken."""
+    empty.receives(replaces=7, status=NEW)
+    empty.take(empty.said(AMsg(b"first")))
+    failed, received = empty.events
+    assert isinstance(failed, Failed)
+    assert "replaces one that does not exist" in str(failed.error)
+    assert isinstance(received, Received)
+    assert (empty.status, empty.acks) == (ACTIVE, 0)
+
+
+def test_a_store_that_has_no_room_for_a_moment(desk: Desk) -> None:
+    """It is told, and the message is taken later."""
+    file, commit = desk.store._file, desk.store._file.commit
+    refused: list[int] = []
+
+    def full() -> None:
+        if len(refused) < 2:
+            refused.append(1)
+            file.rollback()
+            raise StoreFailedError("the disk is full")
+        commit()
+
+    file.commit = full  # type: ignore[method-assign]
+    told: list[Event] = []
+    desk._ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
+    assert desk.take(desk.said(AMsg(b"first"))) == 2 * MESSAGE_FAST.initial_us / 1e6
+    failed = [event.error for event in told if isinstance(event, Failed)]
+    assert [(str(error), error.temporary) for error in failed] == [("CRITICAL: the disk is full", True)] * 2
+    assert (desk.heard(), desk.acks) == ([b"first"], 0)
+
+
+def test_a_broken_store_takes_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """The router keeps it for the next start; what is told of the store is told once."""
+    msg = desk.said(AMsg(b"first"))
+    told: list[Event] = []
+    desk._ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
+    desk.store._break(StoreFailedError("the log cannot be synced"))
+    assert len(told) == 1
+    desk.take(msg)
+    assert (len(told), desk.events) == (1, [])
+    assert "could not be processed" not in caplog.text
+
+
+def test_a_message_waits_while_the_agent_is_suspended(desk: Desk) -> None:
+    msg = desk.said(AMsg(b"first"))
+
+    async def main() -> None:
+        await desk._ground.operations.suspend(1)
+        taking = asyncio.create_task(desk.bring(msg))
+        await asyncio.sleep(60)
+        assert desk.events == []
+        desk._ground.operations.resume()
+        await taking
+
+    run_virtual(main())
+    assert desk.heard() == [b"first"]
+
+
+def test_one_message_at_a_time(desk: Desk) -> None:
+    msg = desk.said(AMsg(b"first"))
+
+    async def main() -> None:
+        async with desk._ground.locked(CONN):
+            taking = asyncio.create_task(desk.bring(msg))
+            await asyncio.sleep(60)
+            assert desk.events == []
+        await taking
+
+    run_virtual(main())
+    assert desk.heard() == [b"first"]
+
+
+# Whether a KEM key pair could be needed
+
+
+@pytest.mark.parametrize("pq", [True, False])
+def test_a_key_pair_is_in_hand_if_the_ratchet_takes_one(desk: Desk, pq: bool) -> None:
+    ratchet = ratchets.find_ratchet(desk.store.reading, CONN)
+    assert ratchet is not None
+    with desk.change() as tx:
+        connections.set_pq_support(tx, CONN, not pq)
+        ratchets.set_ratchet(tx, CONN, replace(ratchet, enable_kem=pq))
+    desk.take(desk.delivered(QuotaMarker(NOW)))
+    assert desk.pairs.asked == pq
+
+
+@pytest.mark.parametrize("mode", [QueueMode.MESSAGING, CONTACT, None])
+@pytest.mark.parametrize("pq", [True, False])
+def test_a_key_pair_is_in_hand_for_the_first_message_of_a_connection(
+    empty: Desk, pq: bool, mode: QueueMode | None
+) -> None:
+    with empty.change() as tx:
+        ratchets.delete_ratchet(tx, CONN)
+        connections.set_pq_support(tx, CONN, pq)
+    empty.receives(mode=mode, duplex=False)
+    empty.take(empty.delivered(QuotaMarker(NOW)))
+    assert empty.pairs.asked == (pq and mode is not CONTACT)
+
+
+# What has happened to its queue
+
+
+def test_a_queue_that_went_meanwhile(desk: Desk) -> None:
+    desk.process(replace(desk.queue, number=9), desk.said(AMsg(b"late")))
+    assert (desk.events, desk.acks) == ([], 1)
+
+
+def test_a_connection_that_was_deleted_meanwhile(desk: Desk) -> None:
+    with desk.change() as tx:
+        ratchets.delete_ratchet(tx, CONN)
+        deletion.mark(tx, CONN)
+    desk.process(desk.queue, desk.said(AMsg(b"late")))
+    assert (desk.events, desk.acks, desk.pairs.asked) == ([], 1, 0)
+
+
+def test_the_queue_is_looked_at_again(desk: Desk) -> None:
+    """What was found before the lock may be older than what the message meets."""
+    desk.process(replace(desk.queue, e2e_secret=None), desk.said(AMsg(b"first")))
+    assert desk.heard() == [b"first"]
+
+
+def test_a_bug_in_one_message_is_told_and_passed_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bug(*_: object, **__: object) -> Fate:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(content, "received", bug)
+        desk.take(desk.said(AMsg(b"first")))
+    assert desk.refused() == "INTERNAL: ValueError('a bug')"
+    assert "a message could not be processed" in caplog.text
+
+
+# The queue was full
+
+
+@pytest.mark.parametrize("state", [SyncState.OK, SyncState.REQUIRED])
+@pytest.mark.parametrize("duplex", [True, False])
+def test_the_peer_is_told_that_there_is_room(empty: Desk, duplex: bool, state: SyncState) -> None:
+    """If it can be told now; what waits for its queue is tried at once."""
+    empty.receives(duplex=duplex)
+    if duplex:
+        empty.take(empty.said(AMsg(b"first")))
+        assert empty.heard() == [b"first"], "now our ratchet can send"
+    with empty.change() as tx:
+        connections.set_sync_state(tx, CONN, state)
+    empty.take(empty.delivered(QuotaMarker(NOW)))
+    told = duplex and state is SyncState.OK
+    assert empty.sent == (["QC"] if told else [])
+    assert empty.hurried == ([1] if told else [])
+    assert (empty.events, empty.acks) == ([], 1)
+
+
+def test_a_message_is_known_to_notifications_if_the_device_has_any(desk: Desk) -> None:
+    def known() -> int | None:
+        query = "SELECT last_broker_ts FROM rcv_queues"
+        found: int | None = desk.store.reading.sql.execute(query).fetchone()[0]
+        return found
+
+    desk.take(desk.said(AMsg(b"first")))
+    assert known() is None
+    token = Token(device_token("ab"), ROUTER, a_key("n"), a_key("d", Algorithm.X25519), PushMode.INSTANT)
+    with desk.change() as tx:
+        ntf_tokens.put(tx, token)
+    desk.take(desk.said(AMsg(b"second")))
+    assert known() == NOW - 1
+    desk.take(desk.delivered(QuotaMarker(NOW + 5)))
+    assert known() == NOW + 5
+
+
+# The layers around it
+
+
+@pytest.mark.parametrize(
+    ("version", "of_queue", "taken"),
+    [(1, 4, True), (4, 1, True), (5, 4, False), (5, 5, True), (0, 4, True), (6, 5, False)],
+)
+def test_the_version_of_its_sender(empty: Desk, version: int, of_queue: int, taken: bool) -> None:
+    """One that we know, or at most the one that was agreed for the queue."""
+    empty.receives(client_version=of_queue)
+    empty.take(empty.sealed(empty.envelope(AMsg(b"first")), header=PublicHeader(version)))
+    if taken:
+        assert empty.heard() == [b"first"]
+    else:
+        assert empty.refused().startswith("AGENT A_VERSION")
+
+
+def test_what_the_router_delivered_does_not_open(desk: Desk) -> None:
+    desk.take(MSG(b"broker", bytes(16100)))
+    assert desk.refused().startswith("AGENT A_CRYPTO DECRYPT_CB")
+
+
+def test_what_the_router_delivered_cannot_be_read(desk: Desk) -> None:
+    desk.take(desk.delivered(Message(NOW, True, b"?")))
+    assert desk.refused().startswith("AGENT A_MESSAGE")
+
+
+def test_the_box_of_the_queue_does_not_open(desk: Desk) -> None:
+    desk.take(desk.sealed(desk.envelope(AMsg(b"first")), secret=b"x" * 32))
+    assert desk.refused().startswith("AGENT A_CRYPTO DECRYPT_CB")
+
+
+def test_what_is_in_the_box_cannot_be_read(desk: Desk) -> None:
+    desk.take(desk.sealed(b"\x00\x07?"))
+    assert desk.refused().startswith("AGENT A_MESSAGE")
+
+
+def test_a_message_for_a_queue_without_a_secret(empty: Desk) -> None:
+    empty.receives(e2e_secret=None)
+    empty.take(empty.sealed(empty.envelope(AMsg(b"first"))))
+    assert "msg: no key and no secret" in empty.refused()
+
+
+def test_a_confirmation_that_comes_again_is_dropped(desk: Desk) -> None:
+    desk.take(desk.sealed(Confirmation(VERSION, None, b"info"), header=KEYED))
+    assert (desk.events, desk.acks) == ([], 1)
+
+
+def test_another_message_with_a_key_for_a_queue_that_has_a_secret(desk: Desk) -> None:
+    desk.take(desk.sealed(desk.envelope(AMsg(b"first")), header=KEYED))
+    assert "msg: key on a queue with a secret" in desk.refused()
+
+
+# The start of a connection
+
+
+def an_invitation() -> Invitation:
+    own = proposed_params(3, pq=False, entropy=seeded("inviter"), kem=KemLibrary())
+    link = invitation_link(CONFIG.versions, rcv_queue().address, own, with_kem=False)
+    return Invitation(VERSION, link, b"who I am")
+
+
+@pytest.mark.parametrize("mode", [QueueMode.MESSAGING, CONTACT, None])
+@pytest.mark.parametrize("sender_key", [None, a_key("sender").public])
+def test_a_confirmation_brings_the_key_that_the_queue_is_secured_with(
+    empty: Desk, monkeypatch: pytest.MonkeyPatch, mode: QueueMode | None, sender_key: PublicKey | None
+) -> None:
+    """Unless its sender has secured it."""
+    came: list[Arrived] = []
+
+    def confirmed(_tx: Tx, _whole: Whole, queue: RcvQueue, arrived: Arrived) -> None:
+        assert queue == empty.queue
+        came.append(arrived)
+
+    monkeypatch.setattr(receiving, "confirmation_received", confirmed)
+    empty.receives(e2e_secret=None, mode=mode, duplex=False)
+    confirmation = Confirmation(VERSION, None, b"info")
+    empty.take(empty.sealed(confirmation, header=KEYED, sender_key=sender_key))
+    if sender_key is None and mode is not QueueMode.MESSAGING:
+        assert "handshake: missing sender key" in empty.refused()
+        assert came == []
+    else:
+        assert came == [Arrived(KEYED, PEER_KEY.public, sender_key, confirmation)]
+        assert (empty.events, empty.acks) == ([], 1)
+
+
+def test_a_request_to_an_address(store: AgentStore) -> None:
+    desk = Desk(store)
+    with desk.change() as tx:
+        connections.delete(tx, CONN)
+        connections.insert(tx, CONN, 1, ConnMode.CONTACT, agent_version=7, pq_support=False, auto_allow=False)
+    desk.receives(e2e_secret=None, mode=CONTACT, duplex=False)
+    desk.take(desk.sealed(an_invitation(), header=KEYED))
+    (event,) = desk.events
+    assert isinstance(event, ContactRequested)
+    assert (event.request.info, desk.acks) == (b"who I am", 1)
+    desk.take(desk.sealed(an_invitation(), header=KEYED))
+    assert (len(desk.events), desk.acks) == (1, 2), "again: the same one"
+
+
+def test_a_request_with_a_key_to_secure_the_queue_with(empty: Desk) -> None:
+    empty.receives(e2e_secret=None, mode=CONTACT, duplex=False)
+    empty.take(empty.sealed(an_invitation(), header=KEYED, sender_key=a_key("sender").public))
+    assert "handshake: incorrect state" in empty.refused()
+
+
+def test_a_message_under_a_ratchet_does_not_start_a_connection(empty: Desk) -> None:
+    empty.receives(e2e_secret=None, duplex=False)
+    empty.take(empty.sealed(empty.envelope(AMsg(b"first")), header=KEYED))
+    assert "handshake: incorrect state" in empty.refused()
+
+
+# Under the queue's secret
+
+
+def test_a_message_that_brings_a_key_for_the_router(desk: Desk) -> None:
+    desk.take(desk.sealed(desk.envelope(AMsg(b"first")), sender_key=a_key("sender").public))
+    assert "msg: bad client msg" in desk.refused()
+
+
+@pytest.mark.parametrize("envelope", [Confirmation(VERSION, None, b""), an_invitation()])
+def test_a_handshake_does_not_happen_again(desk: Desk, envelope: AgentEnvelope) -> None:
+    desk.take(desk.sealed(envelope))
+    assert "msg: bad client msg" in desk.refused()
+
+
+def test_ratchet_keys_of_the_peer(desk: Desk) -> None:
+    keys = proposed_params(3, pq=False, entropy=seeded("peer's keys"), kem=KemLibrary()).public(3)
+    with desk.change() as tx:
+        connections.set_version(tx, CONN, 5)
+    desk.take(desk.sealed(RatchetKey(VERSION, keys, b"")))
+    assert desk.whole.record.sync_state is SyncState.AGREED
+    assert desk.whole.record.agent_version == VERSION
+    assert [type(event) for event in desk.events] == [RatchetSync]
+    assert desk.acks == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "after"),
+    [(5, 7, 7), (5, 6, 6), (5, 5, 5), (5, 4, 4 + 1), (5, 9, 7), (1, 2, 2), (1, 1, 1), (0, 1, 0), (7, 9, 7)],
+)
+def test_a_peer_that_speaks_a_newer_version_is_spoken_to_in_it(
+    desk: Desk, before: int, said: int, after: int
+) -> None:
+    """There is no way back, and none to a version that we do not know."""
+    with desk.change() as tx:
+        connections.set_version(tx, CONN, before)
+    desk.take(desk.said(AMsg(b"first"), said))
+    assert desk.whole.record.agent_version == after
+
+
+# Under the ratchet
+
+
+def test_a_connection_without_a_ratchet(desk: Desk) -> None:
+    with desk.change() as tx:
+        ratchets.delete_ratchet(tx, CONN)
+    desk.take(desk.said(AMsg(b"first")))
+    assert "msg: no ratchet" in desk.refused()
+
+
+def test_messages_come_in_another_order(desk: Desk) -> None:
+    """The keys of those that are missing are kept, and go when they come."""
+    first, second, third = (desk.said(AMsg(b"%d" % number)) for number in (1, 2, 3))
+    desk.take(third)
+    assert len(ratchets.skipped_keys(desk.store.reading, CONN)) == 1
+    for msg in (first, second):
+        desk.take(msg)
+    assert sorted(desk.heard()) == [b"1", b"2", b"3"]
+    assert not any(ratchets.skipped_keys(desk.store.reading, CONN).values())
+
+
+def test_the_router_delivers_it_again(desk: Desk) -> None:
+    """As long as the program has not acknowledged it, it is shown again."""
+    msg = desk.said(AMsg(b"first"))
+    for _ in range(2):
+        desk.take(msg)
+    assert desk.heard() == [b"first", b"first"]
+    assert desk.acks == 0
+
+
+def test_a_router_that_uses_an_id_again(desk: Desk) -> None:
+    """What can be read is new, whatever the router calls it."""
+    desk.take(desk.said(AMsg(b"first")))
+    desk._sent = 0
+    desk.take(desk.said(AMsg(b"second")))
+    assert desk.heard() == [b"first", b"second"]
+
+
+def test_a_copy_of_it_is_dropped(desk: Desk) -> None:
+    envelope = desk.envelope(AMsg(b"first"))
+    desk.take(desk.sealed(envelope))
+    desk.take(desk.sealed(envelope))
+    assert desk.heard() == [b"first"]
+    assert desk.acks == 1, "of the copy"
+
+
+def test_an_earlier_message_whose_content_is_not_known_is_told(desk: Desk) -> None:
+    first, other = desk.envelope(AMsg(b"first")), desk.envelope(AMsg(b"second"))
+    desk.take(desk.sealed(first))
+    with desk.change() as tx:
+        tx.sql.execute("DELETE FROM encrypted_rcv_message_hashes")
+    desk.take(desk.sealed(other))
+    assert desk.heard() == [b"first", b"second"]
+    desk.take(desk.sealed(first))
+    assert [type(event) for event in desk.events] == [RatchetSync]
+    assert desk.acks == 1
+
+
+def test_the_same_message_number_again_is_told_as_a_duplicate(desk: Desk) -> None:
+    envelope = desk.envelope(AMsg(b"first"))
+    desk.take(desk.sealed(envelope))
+    assert desk.heard() == [b"first"]
+    with desk.change() as tx:
+        tx.sql.execute("DELETE FROM encrypted_rcv_message_hashes")
+    desk.take(desk.sealed(envelope))
+    assert desk.refused().startswith("AGENT A_DUPLICATE")
+    assert desk.whole.record.sync_state is SyncState.OK
+
+
+def test_what_is_not_a_ratchet_message(desk: Desk) -> None:
+    desk.take(desk.sealed(MessageEnvelope(VERSION, b"?")))
+    assert desk.refused().startswith("AGENT A_MESSAGE: not a ratchet message")
+
+
+def test_a_message_of_another_ratchet(desk: Desk) -> None:
+    stranger, _ = joined(seed="other")
+    desk.take(desk.sealed(MessageEnvelope(VERSION, stranger.send(desk.plain(AMsg(b"first"))))))
+    (event,) = desk.events
+    assert isinstance(event, RatchetSync)
+    assert (event.state, desk.acks) == (SyncState.REQUIRED, 1)
+
+
+@pytest.mark.parametrize("plain", [b"?", b""])
+def test_what_is_inside_the_ratchet_cannot_be_read(desk: Desk, plain: bytes) -> None:
+    """The ratchet has made its step all the same: the next one is read."""
+    desk.take(desk.sealed(MessageEnvelope(VERSION, desk.peer.send(plain))))
+    assert desk.refused().startswith("AGENT A_MESSAGE")
+    desk.take(desk.said(AMsg(b"next")))
+    assert desk.heard() == [b"next"]
+
+
+def test_what_belongs_to_a_handshake_is_not_said_inside_the_ratchet(desk: Desk) -> None:
+    desk.take(desk.sealed(MessageEnvelope(VERSION, desk.peer.send(b"Iwho I am"))))
+    assert "msg: bad agent msg" in desk.refused()
+
+
+def test_reading_a_message_ends_a_synchronisation(desk: Desk) -> None:
+    with desk.change() as tx:
+        connections.set_sync_state(tx, CONN, SyncState.AGREED)
+    desk.take(desk.said(AMsg(b"first")))
+    synced, received = desk.events
+    assert isinstance(synced, RatchetSync)
+    assert (synced.state, desk.whole.record.sync_state) == (SyncState.OK, SyncState.OK)
+    assert isinstance(received, Received)
+
+
+class Taken:
+    """What is handed to those who read the content."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arrival: Arrival
+        self.pq: bool
+        self._received = content.received
+        monkeypatch.setattr(content, "received", self._note)
+
+    def _note(self, tx: Tx, whole: Whole, arrival: Arrival, *what: Any, pq: bool) -> Fate:
+        self.arrival, self.pq = arrival, pq
+        self.ratchet = ratchets.find_ratchet(tx, CONN)
+        return self._received(tx, whole, arrival, *what, pq=pq)
+
+
+def test_how_it_came(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
+    envelope = desk.envelope(AMsg(b"first"))
+    desk.take(desk.sealed(envelope))
+    arrival = taken.arrival
+    assert (arrival.queue, arrival.broker_id, arrival.broker_ts) == (desk.queue, b"broker 1", NOW - 1)
+    assert arrival.encrypted_hash == hashlib.sha256(envelope.encrypted_message).digest()
+    assert (arrival.had_chain, taken.pq) == (False, False)
+    desk.take(desk.said(AMsg(b"second")))
+    assert taken.arrival.had_chain, "we could send since the first one"
+
+
+@pytest.mark.parametrize("pq", [True, False])
+def test_whether_it_came_under_a_post_quantum_secret(
+    store: AgentStore, monkeypatch: pytest.MonkeyPatch, pq: bool
+) -> None:
+    desk, taken = Desk(store), Taken(monkeypatch)
+    desk.receives()
+    desk.peer, own = joined(pq_s=pq, pq_r=pq)
+    with desk.change() as tx:
+        ratchets.set_ratchet(tx, CONN, own.ratchet)
+    desk.take(desk.said(AMsg(b"first")))
+    assert taken.pq is pq
+    assert desk.pairs.asked == pq
+
+
+@pytest.mark.parametrize(
+    ("message", "state", "together"),
+    [
+        (AMsg(b"body"), SyncState.OK, True),
+        (AMsg(b"body"), SyncState.AGREED, False),
+        (Hello(), SyncState.OK, False),
+    ],
+)
+def test_the_step_of_the_ratchet_is_stored_with_the_message_or_before_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, message: AMessage, state: SyncState, together: bool
+) -> None:
+    """Before it where somebody looks at the ratchet: the message says something to us, or ends a
+    synchronisation."""
+    taken = Taken(monkeypatch)
+    before = ratchets.find_ratchet(desk.store.reading, CONN)
+    with desk.change() as tx:
+        connections.set_sync_state(tx, CONN, state)
+    desk.take(desk.said(message))
+    assert (taken.arrival.ratchet is not None) == together
+    assert (taken.ratchet == before) == together
+    assert ratchets.find_ratchet(desk.store.reading, CONN) != before
+    desk.events.clear()
+    desk.take(desk.said(AMsg(b"next")))
+    assert desk.heard() == [b"next"]
