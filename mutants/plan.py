@@ -73,5 +73,6 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "rotation.sender", _tests("agent", "test_decisions_rotation")),
     **_gates("agent", "messages.outcomes", _tests("agent", "test_decisions_outcomes")),
     **_gates("agent", "messages.receiving", _tests("agent", "test_decisions_receiving")),
+    **_gates("agent", "handshake.confirming", _tests("agent", "test_decisions_confirming")),
     **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
 }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,202 +22,41 @@ from blindpost.agent import (
     StoreFailedError,
     SyncState,
 )
-from blindpost.agent.connection import Calls, Connection
 from blindpost.agent.handshake.confirming import Arrived
 from blindpost.agent.links.values import invitation_link
 from blindpost.agent.messages import content, receiving
-from blindpost.agent.messages.acking import ACK_TAG
 from blindpost.agent.messages.content import Arrival, Fate
-from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
 from blindpost.agent.notifications.model import PushMode, Token
 from blindpost.agent.rotation import recipient
-from blindpost.agent.routers.sessions import Session
 from blindpost.agent.store import connections, deletion, ntf_tokens, queues, ratchets
 from blindpost.agent.store.database import AgentStore
-from blindpost.agent.work.ground import Ground
-from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.retries import MESSAGE_FAST
 from blindpost.agent.work.transactions import Tx
-from blindpost.crypto.boxes import BoxKey, nonce_of
-from blindpost.crypto.kem import KemLibrary, KemSource
+from blindpost.crypto.kem import KemLibrary
 from blindpost.crypto.x3dh import proposed_params
 from blindpost.store.contract import Durability
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import (
     AgentEnvelope,
-    ClientEnvelope,
-    ClientMessage,
     Confirmation,
     Invitation,
     MessageEnvelope,
     PublicHeader,
     RatchetKey,
-    write_agent_envelope,
-    write_client_envelope,
-    write_client_message,
 )
-from blindpost.wire.agent.messages import AgentMessage, AMessage, AMsg, Hello, write_agent_message
+from blindpost.wire.agent.messages import AMessage, AMsg, Hello
 from blindpost.wire.keys import Algorithm, PublicKey
-from blindpost.wire.primitives import encode
-from blindpost.wire.smp.messages import Message, QuotaMarker, ReceivedMessage, write_message
+from blindpost.wire.smp.messages import Message, QuotaMarker
 from blindpost.wire.smp.responses import MSG
 from blindpost.wire.smp.values import QueueMode
-from blindpost.wire.smp.versions import MSG_PADDED_SIZE
+from tests.support.agent.desk import KEYED, VERSION, Desk
 from tests.support.agent.parties import joined
 from tests.support.agent.ratchets import seeded
-from tests.support.agent.rows import CONFIG, CONN, NOW, PEER_KEY, ROUTER, a_key, rcv_queue, snd_queue
+from tests.support.agent.rows import CONFIG, CONN, NOW, PEER_KEY, ROUTER, a_key, rcv_queue
 from tests.support.ntf.routers import device_token
 
 CONTACT, ACTIVE, NEW = QueueMode.CONTACT, QueueStatus.ACTIVE, QueueStatus.NEW
-VERSION = 7
-HEADER, KEYED = PublicHeader(4), PublicHeader(4, PEER_KEY.public)
-
-
-class Pairs:
-    """Whoever asks for a KEM key pair."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    @asynccontextmanager
-    async def source(self) -> AsyncIterator[KemSource]:
-        self.asked += 1
-        yield KemLibrary()
-
-
-class Drains:
-    """Old queues whose last message was waited for."""
-
-    def __init__(self) -> None:
-        self.queues: list[int] = []
-
-    async def drained(self, queue: RcvQueue) -> None:
-        self.queues.append(queue.number)
-
-
-class Desk:
-    """One connection, what its peer sends, and what comes of it."""
-
-    def __init__(self, store: AgentStore) -> None:
-        self.pairs, self.drains = Pairs(), Drains()
-        handle = Connection(cast(Calls, None), CONN)
-        self._ground = Ground(store, CONFIG, (), cast(KemKeyPool, self.pairs), lambda _: handle)
-        self._ground.work.events.listen(lambda told: self.events.append(told[0]))
-        self._ground.work.hurry.listen(lambda key: self.hurried.append(key[1]))
-        self._reception = Reception(self._ground, cast(Any, self.drains))
-        self.store = store
-        self.events: list[Event] = []
-        self.hurried: list[int] = []
-        self.peer, own = joined()
-        self._said, self._hash, self._sent = 0, b"", 0
-        self.queue = rcv_queue()
-        with self.change() as tx:
-            connections.insert(tx, CONN, 1, ConnMode.INVITATION, agent_version=VERSION, pq_support=False)
-            ratchets.set_ratchet(tx, CONN, own.ratchet)
-
-    def change(self) -> Any:
-        return self._ground.transaction()
-
-    def receives(self, *, duplex: bool = True, **fields: Any) -> None:
-        """The queue that messages come from, and one to the peer."""
-        self.queue = replace(self.queue, **fields)
-        with self.change() as tx:
-            queues.insert_rcv(tx, self.queue)
-            if duplex:
-                queues.insert_snd(tx, snd_queue())
-
-    # What the peer says
-
-    def plain(self, message: AMessage) -> bytes:
-        self._said += 1
-        plain = encode(AgentMessage(self._said, self._hash, message), write_agent_message)
-        self._hash = hashlib.sha256(plain).digest()
-        return plain
-
-    def envelope(self, message: AMessage, version: int = VERSION) -> MessageEnvelope:
-        return MessageEnvelope(version, self.peer.send(self.plain(message)))
-
-    def delivered(self, message: ReceivedMessage) -> MSG:
-        """As the router delivers it."""
-        self._sent += 1
-        broker_id = b"broker %d" % self._sent
-        plain = encode(message, write_message)
-        sealed = BoxKey(self.queue.dh_secret).seal_padded(nonce_of(broker_id), plain, MSG_PADDED_SIZE)
-        return MSG(broker_id, sealed)
-
-    def sealed(
-        self,
-        envelope: AgentEnvelope | bytes,
-        *,
-        header: PublicHeader = HEADER,
-        sender_key: PublicKey | None = None,
-        secret: bytes | None = None,
-    ) -> MSG:
-        """In the queue's box."""
-        inner = envelope if isinstance(envelope, bytes) else encode(envelope, write_agent_envelope)
-        plain = encode(ClientMessage(sender_key, inner), write_client_message)
-        if secret is None:
-            secret = self.queue.e2e_secret or self.queue.e2e_key.agree(PEER_KEY.public)
-        box = BoxKey(secret).seal_padded(bytes(24), plain, header.box_size)
-        body = encode(ClientEnvelope(header, bytes(24), box), write_client_envelope)
-        return self.delivered(Message(NOW - 1, True, body))
-
-    def said(self, message: AMessage, version: int = VERSION) -> MSG:
-        return self.sealed(self.envelope(message, version))
-
-    # How it is taken
-
-    async def bring(self, msg: MSG, rcv_id: bytes | None = None) -> float:
-        session = cast(Session, SimpleNamespace(key=SimpleNamespace(server=ROUTER)))
-        began = asyncio.get_running_loop().time()
-        async with asyncio.timeout(600):
-            await self._reception.received(session, rcv_id or self.queue.rcv_id, msg)
-        return asyncio.get_running_loop().time() - began
-
-    def take(self, msg: MSG, rcv_id: bytes | None = None) -> float:
-        """The router has delivered it; the seconds until it was taken."""
-        return run_virtual(self.bring(msg, rcv_id))
-
-    def process(self, queue: RcvQueue, msg: MSG) -> None:
-        """It is processed, although something has happened to the queue since it was found."""
-        run_virtual(self._reception.process(queue, msg))
-
-    # What came of it
-
-    @property
-    def acks(self) -> int:
-        query = "SELECT count(*) FROM commands WHERE command_tag = ?"
-        return int(self.store.reading.sql.execute(query, (ACK_TAG,)).fetchone()[0])
-
-    @property
-    def sent(self) -> list[str]:
-        """The kinds of what waits for the peer."""
-        query = "SELECT m.msg_type FROM snd_message_deliveries d JOIN messages m USING (conn_id, internal_id)"
-        return [kind for (kind,) in self.store.reading.sql.execute(query)]
-
-    @property
-    def whole(self) -> Whole:
-        return connections.load_whole(self.store.reading, CONN)
-
-    @property
-    def status(self) -> QueueStatus:
-        return self.whole.rcv[0].status
-
-    def refused(self) -> str:
-        """Why: it was told, and acknowledged, and nothing else came of it."""
-        (event,) = self.events
-        assert isinstance(event, Failed)
-        assert self.acks == 1
-        self.events.clear()
-        return str(event.error)
-
-    def heard(self) -> list[bytes]:
-        """The bodies that the program was given, and nothing else."""
-        bodies = [event.msg.body for event in self.events if isinstance(event, Received)]
-        assert len(bodies) == len(self.events), self.events
-        self.events.clear()
-        return bodies
 
 
 @pytest.fixture
@@ -303,7 +141,7 @@ def test_a_store_that_has_no_room_for_a_moment(desk: Desk) -> None:
 
     file.commit = full  # type: ignore[method-assign]
     told: list[Event] = []
-    desk._ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
+    desk.ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
     assert desk.take(desk.said(AMsg(b"first"))) == 2 * MESSAGE_FAST.initial_us / 1e6
     failed = [event.error for event in told if isinstance(event, Failed)]
     assert [(str(error), error.temporary) for error in failed] == [("CRITICAL: the disk is full", True)] * 2
@@ -314,7 +152,7 @@ def test_a_broken_store_takes_nothing(desk: Desk, caplog: pytest.LogCaptureFixtu
     """The router keeps it for the next start; what is told of the store is told once."""
     msg = desk.said(AMsg(b"first"))
     told: list[Event] = []
-    desk._ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
+    desk.ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
     desk.store._break(StoreFailedError("the log cannot be synced"))
     assert len(told) == 1
     desk.take(msg)
@@ -326,11 +164,11 @@ def test_a_message_waits_while_the_agent_is_suspended(desk: Desk) -> None:
     msg = desk.said(AMsg(b"first"))
 
     async def main() -> None:
-        await desk._ground.operations.suspend(1)
+        await desk.ground.operations.suspend(1)
         taking = asyncio.create_task(desk.bring(msg))
         await asyncio.sleep(60)
         assert desk.events == []
-        desk._ground.operations.resume()
+        desk.ground.operations.resume()
         await taking
 
     run_virtual(main())
@@ -341,7 +179,7 @@ def test_one_message_at_a_time(desk: Desk) -> None:
     msg = desk.said(AMsg(b"first"))
 
     async def main() -> None:
-        async with desk._ground.locked(CONN):
+        async with desk.ground.locked(CONN):
             taking = asyncio.create_task(desk.bring(msg))
             await asyncio.sleep(60)
             assert desk.events == []
