@@ -72,6 +72,7 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "rotation.recipient", _tests("agent", ROTATION)),
     **_gates("agent", "rotation.sender", _tests("agent", "test_decisions_rotation")),
     **_gates("agent", "messages.outcomes", _tests("agent", "test_decisions_outcomes")),
+    **_gates("agent", "messages.delivery", _tests("agent", "test_decisions_delivery")),
     **_gates("agent", "messages.receiving", _tests("agent", "test_decisions_receiving")),
     **_gates("agent", "handshake.confirming", _tests("agent", "test_decisions_confirming")),
     **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
