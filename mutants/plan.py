@@ -76,5 +76,6 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "messages.receiving", _tests("agent", "test_decisions_receiving")),
     **_gates("agent", "handshake.confirming", _tests("agent", "test_decisions_confirming")),
     **_gates("agent", "handshake.joining", _tests("agent", "test_decisions_joining")),
+    **_gates("agent", "work.commands", _tests("agent", "test_decisions_commands")),
     **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
 }
