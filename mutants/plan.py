@@ -75,6 +75,8 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "messages.delivery", _tests("agent", "test_decisions_delivery")),
     **_gates("agent", "messages.receiving", _tests("agent", "test_decisions_receiving")),
     **_gates("agent", "handshake.confirming", _tests("agent", "test_decisions_confirming")),
+    **_gates("agent", "handshake.allowing", _tests("agent", "test_decisions_allowing")),
+    **_gates("agent", "messages.acking", _tests("agent", "test_decisions_acking test_decisions_content")),
     **_gates("agent", "handshake.joining", _tests("agent", "test_decisions_joining")),
     **_gates("agent", "work.commands", _tests("agent", "test_decisions_commands")),
     **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
