@@ -75,6 +75,7 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "messages.delivery", _tests("agent", "test_decisions_delivery")),
     **_gates("agent", "messages.receiving", _tests("agent", "test_decisions_receiving")),
     **_gates("agent", "handshake.confirming", _tests("agent", "test_decisions_confirming")),
+    **_gates("agent", "messages.sending", _tests("agent", "test_decisions_sending")),
     **_gates("agent", "handshake.allowing", _tests("agent", "test_decisions_allowing")),
     **_gates("agent", "messages.acking", _tests("agent", "test_decisions_acking test_decisions_content")),
     **_gates("agent", "handshake.joining", _tests("agent", "test_decisions_joining")),
