@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +16,6 @@ from blindpost.agent.store import commands, messages, queues
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.errors import RefusedError, ResponseTimeoutError
-from blindpost.store.contract import Durability
 from blindpost.testing.clock import run_virtual
 from blindpost.transport.errors import ClosedHereError
 from blindpost.wire.addresses import Server
@@ -109,12 +106,6 @@ class Acking(Desk):
         gone = messages.find_rcv(self.store.reading, CONN, self.number) is None
         assert gone == (commands.next_command(self.store.reading, CONN, ROUTER) is None)
         return gone
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,7 +25,6 @@ from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.handshakes import StoredConfirmation
 from blindpost.client.calls import Call
 from blindpost.client.errors import RefusedError, ResponseTimeoutError
-from blindpost.store.contract import Durability
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.keys import PublicKey
@@ -131,12 +127,6 @@ class Allows(Desk):
     def tags(self) -> list[str]:
         query = "SELECT command_tag FROM commands"
         return [tag for (tag,) in self.store.reading.sql.execute(query)]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -99,12 +98,6 @@ class Running(Desk):
     def errors(self) -> list[str]:
         """Of the connection, as they are told."""
         return [str(event.error) for event in self.events if isinstance(event, Failed)]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture

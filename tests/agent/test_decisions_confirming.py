@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +26,6 @@ from blindpost.agent.work.commands import JOIN
 from blindpost.crypto.ratchet_state import sending_ratchet
 from blindpost.crypto.x3dh import agree_as_sender, answering_params, proposed_params
 from blindpost.crypto.x448 import generate_x448
-from blindpost.store.contract import Durability
 from blindpost.wire.agent.envelopes import Confirmation, Invitation, PublicHeader
 from blindpost.wire.agent.messages import (
     AgentConnInfo,
@@ -55,12 +51,6 @@ INFO, OWN_INFO = AgentConnInfoReply((REPLY,), b"who I am"), AgentConnInfo(b"who 
 
 Said = AnyAgentMessage | bytes
 """What is said in a confirmation, or bytes that say nothing."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 class Handshake(Desk):

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,12 +188,6 @@ class Dispatch(Desk):
     @property
     def is_idle(self) -> bool:
         return not self.workers.tasks and not self.workers.is_working(*KEY)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture

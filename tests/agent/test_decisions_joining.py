@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -41,7 +39,6 @@ from blindpost.crypto.ratchet import decrypt, encrypt_body
 from blindpost.crypto.ratchet_state import receiving_ratchet
 from blindpost.crypto.x3dh import agree_as_receiver, proposed_params
 from blindpost.engine.loop import StoreFailedError
-from blindpost.store.contract import Durability
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.addresses import Server
 from blindpost.wire.agent.envelopes import Invitation, read_client_envelope
@@ -207,12 +204,6 @@ class Joins(Desk):
         content = decode_whole(opened.plaintext, read_agent_message)
         assert isinstance(content, AgentConnInfoReply)
         return content
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +32,6 @@ from blindpost.agent.work.retries import MESSAGE_FAST
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.kem import KemLibrary
 from blindpost.crypto.x3dh import proposed_params
-from blindpost.store.contract import Durability
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.agent.envelopes import (
     AgentEnvelope,
@@ -57,12 +53,6 @@ from tests.support.agent.rows import CONFIG, CONN, NOW, PEER_KEY, ROUTER, a_key,
 from tests.support.ntf.routers import device_token
 
 CONTACT, ACTIVE, NEW = QueueMode.CONTACT, QueueStatus.ACTIVE, QueueStatus.NEW
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture

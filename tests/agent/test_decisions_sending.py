@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +22,6 @@ from blindpost.agent.model import MessageKind, QueueStatus
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.crypto.x3dh import proposed_params
-from blindpost.store.contract import Durability
 from blindpost.wire.agent.envelopes import RatchetKey, read_agent_envelope
 from blindpost.wire.agent.messages import (
     AgentConnInfo,
@@ -63,12 +59,6 @@ class Sending(Rows):
         found = messages.next_delivery(self._store.reading, CONN, number)
         assert found is not None
         return found
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[AgentStore]:
-    with closing(AgentStore.open(tmp_path / "a.db", durability=Durability.OS)) as opened:
-        yield opened
 
 
 @pytest.fixture
