@@ -117,25 +117,80 @@ def test_a_queue_becomes_active_although_its_rotation_makes_no_sense(empty: Desk
     assert (empty.status, empty.acks) == (ACTIVE, 0)
 
 
-def test_a_store_that_has_no_room_for_a_moment(desk: Desk) -> None:
-    """It is told, and the message is taken later."""
+def refuse(desk: Desk, count: int) -> None:
+    """Have no room for the next commits."""
     file, commit = desk.store._file, desk.store._file.commit
     refused: list[int] = []
 
     def full() -> None:
-        if len(refused) < 2:
+        if len(refused) < count:
             refused.append(1)
             file.rollback()
             raise StoreFailedError("the disk is full")
         commit()
 
     file.commit = full  # type: ignore[method-assign]
+
+
+def test_a_store_that_has_no_room_for_a_moment(desk: Desk) -> None:
+    """It is told, and the message is taken later."""
+    refuse(desk, 2)
     told: list[Event] = []
     desk.ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
     assert desk.take(desk.said(AMsg(b"first"))) == 2 * MESSAGE_FAST.initial_us / 1e6
     failed = [event.error for event in told if isinstance(event, Failed)]
     assert [(str(error), error.temporary) for error in failed] == [("CRITICAL: the disk is full", True)] * 2
     assert (desk.heard(), desk.acks) == ([b"first"], 0)
+
+
+def unreadable(desk: Desk) -> MSG:
+    """Under a ratchet that is not ours."""
+    stranger, _ = joined(seed="other")
+    return desk.sealed(MessageEnvelope(VERSION, stranger.send(desk.plain(AMsg(b"old")))))
+
+
+def test_a_message_that_came_again_meanwhile_is_not_tried_again(desk: Desk) -> None:
+    """What it says about the ratchet was true when its copy was read; there may be another ratchet since."""
+    msg = unreadable(desk)
+    copy, state = replace(msg), desk.whole.record.sync_state
+
+    async def main() -> None:
+        refuse(desk, 1)
+        first = asyncio.create_task(desk.bring(msg))
+        await asyncio.sleep(MESSAGE_FAST.initial_us / 2e6)
+        assert (desk.acks, desk.whole.record.sync_state) == (0, state)
+        await desk.bring(copy)
+        assert (desk.acks, desk.whole.record.sync_state) == (1, SyncState.REQUIRED)
+        with desk.change() as tx:
+            connections.set_sync_state(tx, CONN, SyncState.OK)
+        await first
+
+    run_virtual(main())
+    assert (desk.acks, desk.whole.record.sync_state) == (1, SyncState.OK)
+    assert desk.in_hand == 0
+
+
+def test_the_copy_of_a_message_that_waits_takes_its_place(desk: Desk) -> None:
+    """Both wait for the store; one of them is taken, once."""
+    msg = unreadable(desk)
+
+    async def main() -> None:
+        refuse(desk, 3)
+        await asyncio.gather(desk.bring(msg), desk.bring(replace(msg)), desk.bring(replace(msg)))
+
+    run_virtual(main())
+    assert (desk.acks, desk.in_hand) == (1, 0)
+
+
+def test_a_message_of_another_queue_does_not_take_its_place(desk: Desk) -> None:
+    refuse(desk, 1)
+    msg, other = desk.said(AMsg(b"first")), desk.said(AMsg(b"whose?"))
+
+    async def main() -> None:
+        await asyncio.gather(desk.bring(msg), desk.bring(other, b"unknown".ljust(24)))
+
+    run_virtual(main())
+    assert (desk.heard(), desk.in_hand) == ([b"first"], 0)
 
 
 def test_a_broken_store_takes_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -504,8 +559,7 @@ def test_what_is_not_a_ratchet_message(desk: Desk) -> None:
 
 
 def test_a_message_of_another_ratchet(desk: Desk) -> None:
-    stranger, _ = joined(seed="other")
-    desk.take(desk.sealed(MessageEnvelope(VERSION, stranger.send(desk.plain(AMsg(b"first"))))))
+    desk.take(unreadable(desk))
     (event,) = desk.events
     assert isinstance(event, RatchetSync)
     assert (event.state, desk.acks) == (SyncState.REQUIRED, 1)

@@ -134,6 +134,51 @@ async def test_a_message_that_cannot_be_processed_does_not_stop_the_next(
         assert "a bug" in caplog.text
 
 
+@virtual
+async def test_what_waited_on_a_session_that_was_replaced_is_given_by_the_new_one_alone(
+    tmp_path: Path,
+) -> None:
+    """Taken again, behind what the new session has brought, it would be the past."""
+    async with agent_world(tmp_path, 3) as world:
+        agent, sessions = world.agent, world.agent.sessions
+        await agent.subs.subscribe_all()
+        sessions.pause_receiving("full")
+        await world.send()
+        async with world.away():
+            pass
+        await agent.told.until(lambda: agent.told.conns("UP").total() == 6)
+        sessions.resume_receiving("full")
+        await world.until_received(3)
+        await asyncio.sleep(60)
+        assert (len(agent.messages), agent.repeated) == (3, 0)
+
+
+@virtual
+async def test_what_waited_on_a_session_that_ended_is_taken_while_there_is_no_other(tmp_path: Path) -> None:
+    async with agent_world(tmp_path, 3) as world:
+        agent, sessions = world.agent, world.agent.sessions
+        await agent.subs.subscribe_all()
+        sessions.pause_receiving("full")
+        await world.send()
+        async with world.away():
+            sessions.resume_receiving("full")
+            await world.until_received(3)
+
+
+@virtual
+async def test_what_comes_on_a_session_that_is_retired_is_taken(tmp_path: Path) -> None:
+    """It serves its queues until they have moved to the new one."""
+    async with agent_world(tmp_path, 3) as world:
+        agent, sessions = world.agent, world.agent.sessions
+        await agent.subs.subscribe_all()
+        key = agent.key(world.server)
+        retired = sessions.retire(key)
+        assert await sessions.session(key) is not retired
+        await world.send()
+        await world.until_received(3)
+        sessions.dismiss(retired)
+
+
 SERVER = Server((Host("one.example"),), "5223", bytes(32))
 OTHER = Server((Host("two.example"),), "5223", bytes(32))
 

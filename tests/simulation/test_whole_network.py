@@ -335,13 +335,25 @@ FOUND_BY = {
         ],
         Conditions(quota=3),
     ),
+    27033569: Schedule(
+        Cast(("alice", "bob"), ntf=True, fronts={"router2": 2}),
+        [
+            Step(1.624, "front dies", "router2", (1, Ending.RESET, 4)),
+            Step(1.651, "resync", "alice", ("bob",)),
+            Step(1.652, "restored agent", "alice", (True, 1.0, 5.0)),
+            Step(4.518, "full disk", "bob", (1, 90.0, 2)),
+            Step(20.83, "drift", "router1", (1, 0.0)),
+        ],
+        Conditions(quota=8),
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
 queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
 lost it to its own former connection, an agent that dies in the moment in which it is looked whether all live,
 an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
 its receipt came, a connection that takes nothing any more and is never given up, two full queues whose
-agents wait for each other, and an address that is full of copies of one request."""
+agents wait for each other, an address that is full of copies of one request, and a message that is read
+again after the ratchets that it did not fit were replaced."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -159,6 +159,11 @@ class Desk:
     # What came of it
 
     @property
+    def in_hand(self) -> int:
+        """Messages that are being taken."""
+        return len(self._reception._in_hand)
+
+    @property
     def acks(self) -> int:
         query = "SELECT count(*) FROM commands WHERE command_tag = ?"
         return int(self.store.reading.sql.execute(query, (ACK_TAG,)).fetchone()[0])

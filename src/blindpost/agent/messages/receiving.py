@@ -40,6 +40,7 @@ from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.kem import KemSource
 from blindpost.crypto.ratchet import RatchetErrorKind, RatchetFailure, decrypt
 from blindpost.engine.loop import StoreFailedError
+from blindpost.wire.addresses import Server
 from blindpost.wire.agent.envelopes import (
     ClientEnvelope,
     Confirmation,
@@ -67,19 +68,34 @@ class Reception:
     def __init__(self, ground: Ground, draining: Draining) -> None:
         self._ground = ground
         self._draining = draining
+        self._in_hand: dict[tuple[Server, bytes], MSG] = {}
+        """The last message that came from a queue and is not processed yet."""
 
     async def received(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
         """Process one message; when this returns it is stored what becomes of it. A store that is broken
         takes nothing until the next start, and the router has the message still."""
+        place = session.key.server, rcv_id
+        self._in_hand[place] = msg
+        try:
+            await self._received(place, msg)
+        finally:
+            if self._in_hand.get(place) is msg:
+                del self._in_hand[place]
+
+    async def _received(self, place: tuple[Server, bytes], msg: MSG) -> None:
+        """Until it is stored, or another one comes from its queue: a new session brings the same again, and
+        when its copy is stored it is the past. Read then, it would say something about a later ratchet."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
-            queue = queues.find_rcv(self._ground.store.reading, session.key.server, rcv_id)
+            queue = queues.find_rcv(self._ground.store.reading, *place)
             if queue is None or queue.deleted:
                 return None
             try:
                 if queue.replaces is not None and queue.status is not QueueStatus.ACTIVE:
                     await self._draining.drained(queue)
                 async with self._ground.operations.under_way(Operation.RECEIVING):
+                    if self._in_hand.get(place) is not msg:
+                        return None
                     return await self.process(queue, msg)
             except StoreFailedError as error:
                 if self._ground.store.is_broken:

@@ -348,7 +348,7 @@ class Sessions:
         for start in range(0, len(messages), at_once):
             await self._receiving.wait()
             part = messages[start : start + at_once]
-            handed = [self._guarded(self._receive, session, rcv_id, msg) for rcv_id, msg in part]
+            handed = [self._guarded(self._bring, session, rcv_id, msg) for rcv_id, msg in part]
             if len(handed) == 1:
                 await handed[0]
             else:
@@ -380,7 +380,7 @@ class Sessions:
             case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
                 if len(handing) >= self.options.messages_at_once:
                     await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
-                task = self._spawn(self._guarded(self._receive, session, rcv_id, msg))
+                task = self._spawn(self._guarded(self._bring, session, rcv_id, msg))
                 handing.add(task)
                 task.add_done_callback(handing.discard)
                 if isinstance(event, Late):
@@ -391,6 +391,13 @@ class Sessions:
                 if handing and isinstance(event, Push) and isinstance(event.response, ALLS):
                     await asyncio.wait(handing)
                 await self._guarded(self._watcher.received, session, event)
+
+    async def _bring(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
+        """Unless another session has taken the place of one that has ended: that one is given all that was
+        not acknowledged, and a message that waited here since may be the past."""
+        current = self.current(session.key)
+        if session.client.closed_because is None or current is None or current is session:
+            await self._receive(session, rcv_id, msg)
 
     async def _guarded(self, take: Callable[[*Ts], Awaitable[None]], *what: *Ts) -> None:
         """A bug in one message must not stop those behind it."""
