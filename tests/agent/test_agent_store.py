@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import functools
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, AgentError, ConnType, PassphraseError, RatchetSync, Retention, SyncState
+from blindpost.agent import (
+    Agent,
+    AgentError,
+    ConnType,
+    InactiveError,
+    PassphraseError,
+    RatchetSync,
+    Retention,
+    StoreFailedError,
+    SyncState,
+)
 from blindpost.agent.cleanup import clean
 from blindpost.agent.model import CONN_CHANGES, CONN_TYPES, ConnMode
 from blindpost.agent.queues.making import new_snd_queue
@@ -75,6 +86,85 @@ async def test_backup_is_a_whole_agent(tmp_path: Path) -> None:
             assert (await bob.message()).msg.body == b"from the copy"
             await theirs.send(b"to the copy")
             assert (await restored.message()).msg.body == b"to the copy"
+
+
+INSERT = "INSERT INTO settings (name, value) VALUES (?, x'01')"
+COUNT = "SELECT count(*) FROM settings WHERE name = 'mine'"
+
+
+def joined(store: AgentStore) -> None:
+    """A change that nobody waits for."""
+    with store.part():
+        store.reading.sql.execute(INSERT, ("mine",))
+
+
+def has_change(store: AgentStore) -> bool:
+    return bool(store.reading.sql.execute(COUNT).fetchone()[0])
+
+
+def test_a_backup_has_what_was_not_committed_yet_and_says_what_it_is(tmp_path: Path) -> None:
+    with closing(AgentStore.open(tmp_path / "a.db")) as store:
+        joined(store)
+        store.backup(tmp_path / "copy.db")
+        assert not store.is_copy
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as file:
+        assert file.execute(COUNT).fetchone() == (1,)
+        assert file.execute("SELECT count(*) FROM settings WHERE name = 'copy'").fetchone() == (1,)
+    with closing(AgentStore.open(tmp_path / "copy.db")) as copy:
+        assert copy.is_copy
+        copy.forget_copy()
+        assert not copy.is_copy
+
+
+def test_what_nobody_waited_for_is_stored_when_the_store_is_closed(tmp_path: Path) -> None:
+    store = AgentStore.open(tmp_path / "a.db")
+    joined(store)
+    store.close()
+    with pytest.raises(InactiveError, match="the agent is closed"):
+        store.reading  # noqa: B018
+    store.close()
+    with pytest.raises(RuntimeError):
+        store._thread.submit(print)
+    with closing(AgentStore.open(tmp_path / "a.db")) as again:
+        assert has_change(again)
+        assert not again.is_copy
+
+
+def test_the_file_is_closed_when_the_thread_has_left_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    store = AgentStore.open(tmp_path / "a.db")
+
+    def noted(owner: object, method: str, name: str) -> None:
+        original = getattr(owner, method)
+
+        def note() -> None:
+            original()
+            order.append(name)
+
+        monkeypatch.setattr(owner, method, note)
+
+    noted(store._thread, "shutdown", "thread")
+    noted(store._file, "close", "file")
+    store.close()
+    assert order == ["thread", "file"]
+
+
+def test_a_store_that_is_trusted_no_more_is_closed_all_the_same(tmp_path: Path) -> None:
+    """It is the same file at the next start, and no copy."""
+    store = AgentStore.open(tmp_path / "a.db")
+    numbers = lives_of(store)
+    store._break(StoreFailedError("the log cannot be synced"))
+    store.close()
+    with closing(AgentStore.open(tmp_path / "a.db")) as again:
+        assert not again.is_copy
+        assert lives_of(again)[1] == numbers[0], "closing it has written nothing"
+
+
+def lives_of(store: AgentStore) -> list[bytes]:
+    query = "SELECT value FROM settings WHERE name IN ('life', 'life_before') ORDER BY name"
+    return [bytes(value) for (value,) in store.reading.sql.execute(query)]
 
 
 async def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -104,16 +104,19 @@ def test_which_files_count_as_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def no_room(file: SqliteStore) -> None:
         raise StoreFailedError("no room in the store")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(lives, "finish", full)
-        with pytest.raises(StoreFailedError):
-            AgentStore.open(path)
-    assert not is_copy(path), "it ended before the number of its opening was beside it"
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(lives, "finish", full)
+            with pytest.raises(StoreFailedError):
+                AgentStore.open(path)
+    assert not is_copy(path), "it ended before the number of its opening was beside it, several times"
     store = AgentStore.open(path)
     with monkeypatch.context() as patch:
         patch.setattr(lives, "finish", full)
         store.close()
-    assert not is_copy(path), "it ended before the number of its closing was beside it"
+        with pytest.raises(StoreFailedError):
+            AgentStore.open(path)
+    assert not is_copy(path), "it ended before the number of its closing was beside it, and of an opening"
     store = AgentStore.open(path)
     with monkeypatch.context() as patch:
         patch.setattr(SqliteStore, "commit", no_room)

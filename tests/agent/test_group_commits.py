@@ -151,39 +151,6 @@ async def test_a_transaction_that_fails_takes_no_other_with_it(tmp_path: Path) -
             assert (got.body, got.integrity) == (body, MsgOk())
 
 
-@pytest.mark.parametrize(
-    ("spare", "seldom", "stays"), [(True, True, False), (True, False, True), (False, True, True)]
-)
-@virtual
-async def test_only_what_would_be_done_again_is_taken_back_with_another_part(
-    tmp_path: Path, spare: bool, seldom: bool, stays: bool
-) -> None:
-    """And only by one that almost never raises after it has changed something; before, it takes nothing."""
-    insert = "INSERT INTO settings (name, value) VALUES (?, x'01')"
-    async with two_parties(tmp_path) as (alice, _):
-        await settle()
-        store = alice.rt.ground.store
-        sql = store.reading.sql
-        with store.part(sure=True, spare=spare) as group:
-            sql.execute(insert, ("first",))
-
-        def stumble(*, changed: bool) -> None:
-            with store.part(seldom=seldom):
-                if changed:
-                    sql.execute(insert, ("second",))
-                raise LookupError
-
-        with pytest.raises(LookupError):
-            stumble(changed=False)
-        assert not group.failed
-        with pytest.raises(LookupError):
-            stumble(changed=True)
-        assert group.failed is not stays
-        store.commit()
-        found = sql.execute("SELECT name FROM settings WHERE name IN ('first', 'second')").fetchall()
-        assert found == [("first",)] * stays
-
-
 @virtual
 async def test_who_is_cancelled_while_it_waits_finds_its_message_sent(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, bob):

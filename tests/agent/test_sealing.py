@@ -28,6 +28,7 @@ from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.ratchet_storage import dump_ratchet
+from blindpost.store.sqlite import SqliteStore
 from blindpost.testing.network import MemoryNetwork
 from tests.support.agent.agents import Party, connect, on_network, party
 from tests.support.client.scripted_router import settle, virtual
@@ -215,6 +216,25 @@ async def test_a_store_in_the_first_format_is_resealed_when_opened(tmp_path: Pat
         stored = bytes_of(tmp_path)
         assert clear not in stored
         assert clear in (tmp_path / "old.db").read_bytes()
+
+
+def test_only_what_was_resealed_is_erased_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a copy of the log; an ordinary start does without."""
+    path, salt, erased = tmp_path / "a.db", bytes(16), []
+    original = SqliteStore.erase
+
+    def erase(file: SqliteStore) -> None:
+        erased.append(file.path)
+        original(file)
+
+    AgentStore.open(path).close()
+    monkeypatch.setattr(SqliteStore, "erase", erase)
+    with contextlib.closing(AgentStore.open(path)):
+        assert erased == []
+    as_first_format(path, "words", first_key("words", salt), salt)
+    erased.clear()
+    with contextlib.closing(AgentStore.open(path, "words", stretching=QUICK)):
+        assert erased == [path]
 
 
 def test_a_store_killed_while_being_resealed_is_unchanged(tmp_path: Path) -> None:

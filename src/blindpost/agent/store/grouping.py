@@ -56,7 +56,6 @@ class Group:
         self._writing: list[asyncio.Future[None]] = []
         self._syncing: list[asyncio.Future[None]] = []
         self._handle: asyncio.Handle | None = None
-        self._seen = 0
         self.hurried = False
         """Whether it is to be committed with no further delay than that of the disk."""
         self.awaited = False
@@ -110,8 +109,7 @@ class Group:
         if self._open and not self.hurried:
             self._disarm()
             self.hurried = True
-            self._seen = self.parts
-            self._handle = asyncio.get_running_loop().call_soon(self._turn, TURNS_MAX)
+            self._handle = asyncio.get_running_loop().call_soon(self._turn, TURNS_MAX, self.parts)
 
     def lazily(self, within_s: float = LAZY_S) -> None:
         """Commit with what comes next, or after a while."""
@@ -123,19 +121,19 @@ class Group:
         """Whether nothing of it happened."""
         return self._failure is not None
 
-    def _turn(self, left: int) -> None:
-        if left and self.parts > self._seen:
-            self._seen = self.parts
-            self._handle = asyncio.get_running_loop().call_soon(self._turn, left - 1)
+    def _turn(self, left: int, seen: int) -> None:
+        if left and self.parts > seen:
+            self._handle = asyncio.get_running_loop().call_soon(self._turn, left - 1, self.parts)
         else:
             self._due()
 
     def _due(self) -> None:
         self.hurried = True
+        told = bool(self._writing or self._syncing)
         try:
             self._store.write()
         except StoreFailedError as error:
-            if not self._writing and not self._syncing:
+            if not told:
                 log.warning("what needed no hurry was not stored, and will be done again: %s", error)
 
     def _disarm(self) -> None:
@@ -165,4 +163,3 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
-    waiters.clear()

@@ -21,23 +21,20 @@ _PRIVATE = 0o600
 
 def is_other_file(sql: sqlite3.Connection, path: Path) -> bool:
     """Whether somebody copied the file since it was open last, or moved it without what is beside it."""
-    life, before = _setting(sql, _LIFE), _setting(sql, _BEFORE)
+    life, before, beside = _setting(sql, _LIFE), _setting(sql, _BEFORE), _number_beside(path)
     if life is None:
         return False
-    if _setting(sql, _PLACE) != _place_of(path):
-        return True
-    try:
-        beside = bytes.fromhex(_beside(path).read_text())
-    except (OSError, ValueError):
-        return True
     # The store is written first: whoever ends in between leaves the number before beside it.
-    return beside not in (life, before)
+    return beside is None or beside not in (life, before) or _setting(sql, _PLACE) != _place_of(path)
 
 
 def begin(sql: sqlite3.Connection, path: Path, entropy: Entropy) -> bytes:
-    """A new number in the store, within its transaction; `finish` puts it beside the store."""
-    life = entropy(_SIZE)
-    before = _setting(sql, _LIFE) or life
+    """A new number in the store, within its transaction; `finish` puts it beside the store. The number before
+    is the one that is there still: it stays there as often as `finish` fails."""
+    life, beside = entropy(_SIZE), _number_beside(path)
+    before = _setting(sql, _BEFORE)
+    if before is None or beside != before:
+        before = _setting(sql, _LIFE) or life
     for name, value in ((_LIFE, life), (_BEFORE, before), (_PLACE, _place_of(path))):
         sql.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", (name, value))
     return life
@@ -55,6 +52,13 @@ def finish(path: Path, life: bytes) -> None:
         raise StoreFailedError(
             f"{beside} cannot be written: {error.strerror}. Make room, or look at its owner"
         ) from error
+
+
+def _number_beside(path: Path) -> bytes | None:
+    try:
+        return bytes.fromhex(_beside(path).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _setting(sql: sqlite3.Connection, name: str) -> bytes | None:

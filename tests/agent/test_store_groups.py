@@ -1,0 +1,858 @@
+"""Groups of changes: when they are committed, when they are durable, and who is told if they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindpost.agent.store.database import ERASED_AFTER_S, AgentStore
+from blindpost.agent.store.grouping import LAZY_S, PARTS_MAX, TURNS_MAX, UNSYNCED_MAX, Group
+from blindpost.engine.loop import StoreFailedError
+from blindpost.testing.clock import run_virtual
+
+INSERT = "INSERT INTO settings (name, value) VALUES (?, x'01')"
+FULL, LOST = "the disk is full", "the log cannot be synced"
+
+
+class Bench:
+    """A store whose disk does what it is told: commits fail, and syncs wait until they are let go."""
+
+    def __init__(self, store: AgentStore) -> None:
+        self.store = store
+        self.full = self.lost = False
+        self.commits = self.syncs = 0
+        self.stored = 0
+        """How many changes are committed."""
+        self._file = store._file
+        self._commit, self._sync = self._file.commit, self._file.sync
+        self._file.commit = self.commit  # type: ignore[method-assign]
+        self._file.sync = self.sync  # type: ignore[method-assign]
+        self._waiting: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
+        self._names = 0
+
+    def commit(self) -> None:
+        if self.full:
+            self._file.rollback()
+            raise StoreFailedError(FULL)
+        self.commits += 1
+        self._commit()
+        query = "SELECT count(*) FROM settings WHERE name LIKE 'change %'"
+        (self.stored,) = self.store.reading.sql.execute(query).fetchone()
+
+    def sync(self) -> None:
+        self.syncs += 1
+        if self.lost:
+            raise StoreFailedError(LOST)
+        self._sync()
+
+    # The thread
+
+    def later(self, _: object, work: Callable[[], None]) -> asyncio.Future[None]:
+        self._waiting.append((work, asyncio.get_running_loop().create_future()))
+        return self._waiting[-1][1]
+
+    @property
+    def busy(self) -> int:
+        """How many syncs the thread was given and has not done."""
+        return len(self._waiting)
+
+    async def let_go(self) -> None:
+        """The thread does what it was given first."""
+        work, done = self._waiting.popleft()
+        try:
+            work()
+        except Exception as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        await settled()
+
+    # Changes
+
+    def change(self, *, lazily: bool = False, **how: bool) -> Group:
+        """One part; it waits for no other if it is not told to."""
+        self._names += 1
+        with self.store.part(**how) as group:
+            self.store.reading.sql.execute(INSERT, (f"change {self._names}",))
+        if lazily:
+            group.lazily()
+        return group
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        async def on_our_thread() -> None:
+            asyncio.get_running_loop().run_in_executor = self.later  # type: ignore[assignment]
+            await main
+
+        run_virtual(on_our_thread())
+
+
+async def settled() -> None:
+    """Nothing is ready any more; time stands still."""
+    for _ in range(3 * TURNS_MAX):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with closing(AgentStore.open(tmp_path / "a.db")) as store:
+        assert store._file.defers_syncs
+        made = Bench(store)
+        yield made
+        made.full = made.lost = False
+
+
+def started(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work)
+
+
+async def told(task: asyncio.Task[None]) -> str:
+    with pytest.raises(StoreFailedError) as failure:
+        await task
+    return str(failure.value)
+
+
+# Committed
+
+
+def test_what_is_written_is_committed_and_not_synced(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        assert bench.stored == 0
+        await group.written()
+        assert (bench.stored, bench.commits, bench.busy, bench.syncs) == (1, 1, 0, 0)
+        await group.written()
+        assert bench.commits == 1
+
+    bench.run(main())
+
+
+def test_parts_of_several_are_one_commit(bench: Bench) -> None:
+    async def main() -> None:
+        groups = [bench.change() for _ in range(3)]
+        assert groups[0] is groups[1] is groups[2]
+        assert groups[0].parts == 3
+        await asyncio.gather(*(group.written() for group in groups))
+        assert (bench.stored, bench.commits) == (3, 1)
+        assert bench.change() is not groups[0]
+
+    bench.run(main())
+
+
+def test_a_group_waits_a_turn_for_each_part_that_a_turn_has_brought(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        written = started(group.written())
+        await asyncio.sleep(0)
+        for _ in range(4):
+            assert bench.change() is group
+            await asyncio.sleep(0)
+        assert bench.commits == 0
+        await asyncio.sleep(0)
+        assert bench.commits == 1
+        await written
+        assert bench.stored == 5
+
+    bench.run(main())
+
+
+def test_a_group_does_not_wait_for_ever_for_more(bench: Bench) -> None:
+    async def main() -> None:
+        group, turns = bench.change(), 0
+        group.soon()
+        while bench.commits == 0:
+            bench.change()
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns == TURNS_MAX + 1
+        assert bench.stored == 1 + turns
+
+    bench.run(main())
+
+
+def test_a_group_that_nobody_joins_is_committed_in_the_next_turn(bench: Bench) -> None:
+    """However many wait for it, and whenever they begin to."""
+
+    async def main() -> None:
+        group = bench.change()
+        group.soon()
+        group.soon()
+        await asyncio.sleep(0)
+        assert bench.commits == 1
+        waiting = bench.change()
+        waiting.soon()
+        asyncio.get_running_loop().call_soon(waiting.soon)
+        await asyncio.sleep(0)
+        assert bench.commits == 2
+
+    bench.run(main())
+
+
+def test_who_waits_for_a_group_that_grows_does_not_hold_it_back(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        for turns in range(TURNS_MAX + 1):
+            assert bench.commits == 0, turns
+            group.soon()
+            bench.change()
+            await asyncio.sleep(0)
+        assert bench.commits == 1
+
+    bench.run(main())
+
+
+def test_a_group_that_ended_hurries_no_other(bench: Bench) -> None:
+    """Whether it was committed, or taken back before its time."""
+
+    async def main() -> None:
+        ended = [bench.change(lazily=True)]
+        bench.store.commit()
+        ended.append(bench.change(lazily=True))
+        bench.store.write()
+        ended.append(bench.change())
+        bench.store.write()
+        ended.append(bench.change(lazily=True))
+        stumble(bench, sure=True)
+        bench.change()
+        for group in ended:
+            group.soon()
+            group.lazily()
+        await asyncio.sleep(10 * LAZY_S)
+        assert bench.commits == 3
+
+    bench.run(main())
+
+
+def test_what_nobody_waits_for_is_committed_after_a_while(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change(lazily=True)
+        await asyncio.sleep(LAZY_S / 2)
+        group.lazily()
+        assert bench.change(lazily=True) is group
+        assert bench.commits == 0
+        await asyncio.sleep(LAZY_S / 2 + 0.001)
+        assert (bench.commits, bench.stored, bench.busy) == (1, 2, 0)
+        bench.change()
+        await asyncio.sleep(10 * LAZY_S)
+        assert bench.commits == 1, "this one was not told to be"
+
+    bench.run(main())
+
+
+def test_it_may_take_another_while(bench: Bench) -> None:
+    async def main() -> None:
+        bench.change().lazily(5.0)
+        await asyncio.sleep(4.9)
+        assert bench.commits == 0
+        await asyncio.sleep(0.2)
+        assert bench.commits == 1
+
+    bench.run(main())
+
+
+def test_what_somebody_waits_for_takes_along_what_nobody_waits_for(bench: Bench) -> None:
+    async def main() -> None:
+        lazy = bench.change(lazily=True)
+        await bench.change().written()
+        assert (bench.commits, bench.stored) == (1, 2)
+        await lazy.written()
+        other = bench.change()
+        await asyncio.sleep(10 * LAZY_S)
+        assert bench.commits == 1, "the timer of the first went with it"
+        await other.written()
+
+    bench.run(main())
+
+
+def test_after_so_many_parts_a_group_waits_for_no_more(bench: Bench) -> None:
+    async def main() -> None:
+        first = bench.change(lazily=True)
+        for _ in range(PARTS_MAX - 1):
+            assert bench.change() is first
+        assert bench.commits == 0
+        second = bench.change()
+        assert second is not first
+        assert (bench.commits, bench.stored, second.parts) == (1, PARTS_MAX, 1)
+
+    bench.run(main())
+
+
+def test_what_follows_happens_when_it_is_committed(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """In its order, before those who wait go on; one that fails keeps no other from it."""
+    happened: list[object] = []
+
+    def fail() -> None:
+        raise LookupError
+
+    async def waiting(group: Group) -> None:
+        await group.written()
+        happened.append("written")
+
+    async def main() -> None:
+        group = bench.change()
+        for work in (lambda: happened.append(bench.stored), fail, lambda: happened.append("last")):
+            group.follow(work)
+        task = started(waiting(group))
+        await settled()
+        assert happened == [1, "last", "written"]
+        assert bench.busy == 0
+        await task
+
+    bench.run(main())
+    assert "what follows from a change that was stored failed" in caplog.text
+
+
+def test_what_follows_may_make_it_durable(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        group.follow(bench.store.commit)
+        await group.written()
+        assert bench.syncs == 1
+        await group.durable()
+        await bench.store.durable()
+        assert (bench.syncs, bench.busy) == (1, 0)
+
+    bench.run(main())
+
+
+# Durable
+
+
+def test_what_is_durable_was_synced(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        durable = started(group.durable())
+        await settled()
+        assert (bench.stored, bench.busy, durable.done()) == (1, 1, False)
+        await bench.let_go()
+        assert (bench.syncs, durable.done()) == (1, True)
+        await group.durable()
+        await bench.store.durable()
+        assert (bench.commits, bench.syncs, bench.busy) == (1, 1, 0)
+
+    bench.run(main())
+
+
+def test_what_was_only_written_is_synced_for_who_waits_for_it(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        await group.written()
+        durable = started(group.durable())
+        await settled()
+        assert (bench.commits, bench.busy, durable.done()) == (1, 1, False)
+        await bench.let_go()
+        assert durable.done()
+
+    bench.run(main())
+
+
+def test_what_comes_during_a_sync_is_the_next(bench: Bench) -> None:
+    """It is not even committed before: others may join it."""
+
+    async def main() -> None:
+        first = started(bench.change().durable())
+        await settled()
+        second = started(bench.change().durable())
+        await settled()
+        third = started(bench.change().written())
+        await settled()
+        assert (bench.commits, bench.stored, bench.busy) == (1, 1, 1)
+        await bench.let_go()
+        assert (first.done(), second.done(), third.done()) == (True, False, True)
+        assert (bench.commits, bench.stored, bench.busy) == (2, 3, 1)
+        await bench.let_go()
+        assert second.done()
+        assert (bench.syncs, bench.busy) == (2, 0)
+
+    bench.run(main())
+
+
+def test_who_waits_for_what_was_committed_during_a_sync_is_next(bench: Bench) -> None:
+    async def main() -> None:
+        first = started(bench.change().durable())
+        await settled()
+        bench.change()
+        bench.store._write()
+        second = started(bench.store.durable())
+        await settled()
+        assert (bench.busy, second.done()) == (1, False)
+        await bench.let_go()
+        assert (first.done(), second.done(), bench.busy) == (True, False, 1)
+        await bench.let_go()
+        assert second.done()
+
+    bench.run(main())
+
+
+def test_what_nobody_waits_for_is_left_alone_after_a_sync(bench: Bench) -> None:
+    async def main() -> None:
+        durable = started(bench.change().durable())
+        await settled()
+        bench.change(lazily=True)
+        await bench.let_go()
+        assert durable.done()
+        assert (bench.commits, bench.busy) == (1, 0), "it is not due"
+        await asyncio.sleep(LAZY_S)
+        assert (bench.commits, bench.busy) == (2, 0)
+
+    bench.run(main())
+
+
+def test_what_was_due_during_a_sync_is_committed_after_it(bench: Bench) -> None:
+    async def main() -> None:
+        durable = started(bench.change().durable())
+        await settled()
+        bench.change(lazily=True)
+        await asyncio.sleep(2 * LAZY_S)
+        assert bench.commits == 1
+        await bench.let_go()
+        assert durable.done()
+        assert (bench.commits, bench.busy) == (2, 0)
+
+    bench.run(main())
+
+
+def test_so_many_groups_are_not_left_to_a_power_loss(bench: Bench) -> None:
+    async def main() -> None:
+        for count in range(1, UNSYNCED_MAX + 1):
+            await bench.change().written()
+            assert bench.busy == (count == UNSYNCED_MAX)
+        await bench.let_go()
+        assert (bench.syncs, bench.store._committed) == (1, [])
+
+    bench.run(main())
+
+
+def test_a_transaction_is_durable_when_it_ends(bench: Bench) -> None:
+    async def main() -> None:
+        joined = bench.change()
+        with bench.store.transaction():
+            assert bench.stored == 0
+        assert (bench.stored, bench.syncs) == (1, 1)
+        await joined.durable()
+        bench.store.commit()
+        assert (bench.commits, bench.syncs) == (1, 1), "there is nothing more to do"
+
+    bench.run(main())
+
+
+def test_a_transaction_does_not_wait_for_the_thread(bench: Bench) -> None:
+    """Its own sync makes durable what the thread was given too, which then has nothing to tell."""
+
+    async def main() -> None:
+        first = started(bench.change().durable())
+        await settled()
+        with bench.store.transaction():
+            pass
+        await settled()
+        assert first.done()
+        assert (bench.busy, bench.syncs) == (1, 1)
+        second = started(bench.change().durable())
+        await settled()
+        assert (bench.busy, second.done()) == (2, False)
+        await bench.let_go()
+        third = started(bench.store.durable())
+        await settled()
+        assert (second.done(), third.done()) == (False, False), "it was the other sync"
+        await bench.let_go()
+        assert second.done()
+        assert third.done()
+
+    bench.run(main())
+
+
+def test_only_what_has_a_name_is_waited_for_by_that_name(bench: Bench) -> None:
+    async def main() -> None:
+        bench.change().names.add("one")
+        await bench.store.durable("other")
+        assert bench.commits == 0
+        one = started(bench.store.durable("one"))
+        await settled()
+        assert (bench.busy, one.done()) == (1, False)
+        bench.change().names.add("two")
+        again = started(bench.store.durable("one"))
+        await settled()
+        await bench.let_go()
+        assert (one.done(), again.done()) == (True, True)
+        assert (bench.commits, bench.busy) == (1, 0), "nobody waits for the second"
+        assert await bench.store.is_durable("one")
+        assert bench.commits == 1
+
+    bench.run(main())
+
+
+def test_all_that_can_be_read_is_waited_for(bench: Bench) -> None:
+    async def main() -> None:
+        bench.change()
+        bench.store._write()
+        everything = started(bench.store.durable())
+        await settled()
+        assert (bench.busy, everything.done()) == (1, False)
+        bench.change()
+        more = started(bench.store.durable())
+        await settled()
+        await bench.let_go()
+        assert (everything.done(), more.done()) == (True, False)
+        await bench.let_go()
+        assert more.done()
+
+    bench.run(main())
+
+
+# Cancelled
+
+
+@pytest.mark.parametrize("what", ["written", "durable"])
+def test_who_is_cancelled_finds_it_durable(bench: Bench, what: str) -> None:
+    async def main() -> None:
+        group = bench.change()
+        task = started(getattr(group, what)())
+        other = started(group.durable())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (bench.stored, bench.syncs) == (1, 1)
+        await other
+
+    bench.run(main())
+
+
+def test_who_is_cancelled_while_the_disk_is_full_is_cancelled(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        task, other = started(group.written()), started(group.written())
+        await asyncio.sleep(0)
+        bench.full = True
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await told(other) == FULL
+
+    bench.run(main())
+
+
+def test_who_is_cancelled_when_it_is_durable_asks_nothing_of_the_disk(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        task = started(group.durable())
+        await asyncio.sleep(0)
+        bench.store.commit()
+        bench.change()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (bench.commits, bench.syncs) == (1, 1), "the other change waits for its own time"
+
+    bench.run(main())
+
+
+# Failed
+
+
+@pytest.mark.parametrize("waited", [["written"], ["durable"], ["written", "durable"]])
+def test_of_a_group_that_fails_nothing_happened(
+    bench: Bench, caplog: pytest.LogCaptureFixture, waited: list[str]
+) -> None:
+    """All who wait are told, also those who come later; what should follow does not."""
+
+    async def main() -> None:
+        bench.full = True
+        group = bench.change()
+        group.follow(lambda: pytest.fail("it did not happen"))
+        tasks = [started(getattr(group, what)()) for what in waited]
+        assert [await told(task) for task in tasks] == [FULL] * len(waited)
+        assert [await told(started(group.written())), await told(started(group.durable()))] == [FULL, FULL]
+        assert (group.failed, bench.stored, bench.busy) == (True, 0, 0)
+        bench.full = False
+        later = bench.change()
+        await later.written()
+        assert (later.failed, bench.stored) == (False, 1)
+
+    bench.run(main())
+    assert caplog.text == ""
+
+
+def test_what_needed_no_hurry_and_failed_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        bench.full = True
+        group = bench.change(lazily=True)
+        await asyncio.sleep(2 * LAZY_S)
+        assert group.failed
+
+    with caplog.at_level(logging.WARNING):
+        bench.run(main())
+    assert "what needed no hurry was not stored, and will be done again: the disk is full" in caplog.text
+
+
+def test_who_waits_for_a_group_that_a_sync_held_back_is_told_that_it_failed(bench: Bench) -> None:
+    async def main() -> None:
+        first = started(bench.change().durable())
+        await settled()
+        second = started(bench.change().written())
+        await settled()
+        bench.full = True
+        await bench.let_go()
+        assert first.done()
+        assert await told(second) == FULL
+        assert bench.stored == 1
+
+    bench.run(main())
+
+
+def test_what_was_read_and_taken_back_is_to_be_read_again(bench: Bench) -> None:
+    async def main() -> None:
+        bench.full = True
+        bench.change()
+        assert not await bench.store.is_durable()
+        assert await bench.store.is_durable(), "there is nothing left that is not"
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_a_disk_that_lost_something_is_trusted_no_more(
+    bench: Bench, caplog: pytest.LogCaptureFixture, in_thread: bool
+) -> None:
+    """Everybody is told, nothing is taken, and it is said once."""
+    broke: list[StoreFailedError] = []
+    bench.store.on_break = broke.append
+
+    async def main() -> None:
+        first = started(bench.change().durable())
+        await settled()
+        bench.change()
+        bench.store._write()
+        second, third = started(bench.store.durable()), bench.change()
+        waiting = started(third.written())
+        await settled()
+        assert not bench.store.is_broken
+        bench.lost = True
+        if in_thread:
+            await bench.let_go()
+        else:
+            with pytest.raises(StoreFailedError, match=LOST):
+                bench.store.commit()
+        assert [await told(task) for task in (first, second, waiting)] == [LOST] * 3
+        assert bench.store.is_broken
+        for refused in (bench.store.durable(), bench.store.is_durable()):
+            with pytest.raises(StoreFailedError, match=LOST):
+                await refused
+        with pytest.raises(StoreFailedError, match=LOST):
+            bench.change()
+
+    bench.run(main())
+    assert [str(error) for error in broke] == [LOST]
+    assert f"the store needs a repaired disk, then a restart: {LOST}" in caplog.text
+
+
+def test_a_disk_that_lost_something_where_nobody_listens(bench: Bench) -> None:
+    async def main() -> None:
+        bench.lost = True
+        with pytest.raises(StoreFailedError, match=LOST), bench.store.transaction():
+            pass
+        assert bench.store.is_broken
+
+    bench.run(main())
+
+
+def test_a_bug_in_the_thread_ends_the_trust_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        def bug() -> None:
+            raise LookupError("a bug")
+
+        monkeypatch.setattr(bench._file, "sync", bug)
+        task = started(bench.change().durable())
+        await settled()
+        await bench.let_go()
+        assert await told(task) == "LookupError('a bug')"
+        assert bench.store.is_broken
+        monkeypatch.undo()
+
+    bench.run(main())
+
+
+# Parts
+
+
+def test_a_part_inside_of_another_is_a_mistake(bench: Bench) -> None:
+    async def main() -> None:
+        with bench.store.part(), pytest.raises(RuntimeError, match="inside of another"):
+            bench.change()
+        bench.change()
+
+    bench.run(main())
+
+
+def stumble(bench: Bench, *, changed: bool = True, **how: bool) -> None:
+    def part() -> None:
+        with bench.store.part(**how):
+            if changed:
+                bench.store.reading.sql.execute(INSERT, ("change back",))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        part()
+
+
+def test_a_first_part_that_fails_leaves_no_group(bench: Bench) -> None:
+    async def main() -> None:
+        stumble(bench)
+        assert bench.store._group is None
+        await bench.change().written()
+        assert (bench.stored, bench.commits) == (1, 1)
+
+    bench.run(main())
+
+
+def test_a_later_part_that_fails_takes_nothing_with_it(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        stumble(bench)
+        assert bench.change() is group
+        await group.written()
+        assert (bench.stored, group.parts) == (2, 2)
+
+    bench.run(main())
+
+
+def test_one_that_was_sure_not_to_fail_and_does_takes_all_with_it(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        stumble(bench, sure=True)
+        assert await told(started(group.written())) == "it was taken back"
+        assert bench.stored == 0
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("seldom", [True, False])
+@pytest.mark.parametrize("spare", [True, False])
+def test_only_what_would_be_done_again_is_taken_back_with_another_part(
+    bench: Bench, spare: bool, seldom: bool
+) -> None:
+    """And only by one that almost never raises after it has changed something; before, it takes nothing."""
+
+    async def main() -> None:
+        group = bench.change(sure=True, spare=spare)
+        stumble(bench, changed=False, seldom=seldom)
+        assert not group.failed
+        stumble(bench, seldom=seldom)
+        assert group.failed is (spare and seldom)
+        bench.store.commit()
+        assert bench.stored == (not group.failed)
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize(
+    ("how", "asked"),
+    [
+        ({}, ["SAVEPOINT part", "RELEASE part"]),
+        ({"sure": True}, []),
+        ({"seldom": True}, ["SAVEPOINT part", "RELEASE part"]),
+        ({"spare": True}, ["SAVEPOINT part", "RELEASE part"]),
+    ],
+)
+def test_a_part_has_a_savepoint_only_if_it_needs_one(
+    bench: Bench, how: dict[str, bool], asked: list[str]
+) -> None:
+    """The first of a group has none: with it the group is taken back."""
+    statements: list[str] = []
+
+    async def main() -> None:
+        bench.store.reading.sql.set_trace_callback(statements.append)
+        bench.change()
+        bench.change(**how)
+        bench.store.reading.sql.set_trace_callback(None)
+
+    bench.run(main())
+    assert [one for one in statements if "INSERT" not in one] == ["BEGIN IMMEDIATE", *asked]
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_savepoint_ends_with_its_part_although_it_fails(bench: Bench, changed: bool) -> None:
+    statements: list[str] = []
+
+    async def main() -> None:
+        bench.change()
+        bench.store.reading.sql.set_trace_callback(statements.append)
+        stumble(bench, changed=changed)
+        stumble(bench, changed=False, sure=True)
+        bench.store.reading.sql.set_trace_callback(None)
+
+    bench.run(main())
+    asked = [one for one in statements if "INSERT" not in one]
+    assert asked == ["SAVEPOINT part", "ROLLBACK TO part", "RELEASE part"]
+
+
+def test_a_group_is_spare_only_if_all_its_parts_are(bench: Bench) -> None:
+    async def main() -> None:
+        assert bench.change(spare=True).spare
+        assert bench.change(spare=True).spare
+        assert not bench.change().spare
+        assert not bench.change(spare=True).spare
+
+    bench.run(main())
+
+
+def test_an_error_of_sqlite_ends_the_whole_group(bench: Bench) -> None:
+    """After some of them, such as a full disk, SQLite has taken back everything by itself."""
+
+    async def main() -> None:
+        group = bench.change()
+        with pytest.raises(StoreFailedError, match="no such table"), bench.store.part():
+            bench.store.reading.sql.execute("INSERT INTO absent VALUES (1)")
+        assert "no such table" in await told(started(group.written()))
+        await bench.change().written()
+        assert bench.stored == 1
+
+    bench.run(main())
+
+
+# A store that leaves it to the system when the disk has it
+
+
+def test_without_syncs_what_is_committed_counts_as_durable(store: AgentStore) -> None:
+    async def main() -> None:
+        bench = Bench(store)
+        group = bench.change()
+        await asyncio.gather(group.written(), group.durable(), bench.store.durable())
+        with bench.store.transaction():
+            pass
+        assert (bench.commits, bench.syncs, bench.store._committed) == (2, 0, [])
+
+    run_virtual(main())
+
+
+# What was deleted
+
+
+def test_what_was_deleted_is_erased_some_time_after_a_commit(bench: Bench) -> None:
+    """Once for all commits of that time; what waits is committed before."""
+    erased: list[int] = []
+    bench._file.erase = lambda: erased.append(bench.stored)  # type: ignore[method-assign]
+
+    async def main() -> None:
+        await asyncio.sleep(2 * ERASED_AFTER_S)
+        assert erased == []
+        for _ in range(2):
+            await bench.change().written()
+        bench.change()
+        await asyncio.sleep(ERASED_AFTER_S - 0.001)
+        assert erased == []
+        await asyncio.sleep(0.002)
+        assert (erased, bench.syncs) == ([3], 1)
+        await asyncio.sleep(3 * ERASED_AFTER_S)
+        assert erased == [3, 3], "its own commit was the last"
+        await bench.change().written()
+        await asyncio.sleep(ERASED_AFTER_S + 0.001)
+        assert erased == [3, 3, 4]
+
+    bench.run(main())
