@@ -38,6 +38,31 @@ def test_messages_being_sent_are_finished_first(tmp_path: Path) -> None:
     run_virtual(main())
 
 
+def test_an_agent_that_is_resumed_before_it_has_come_to_rest_goes_on(tmp_path: Path) -> None:
+    """Somebody leaves a program and comes back in a moment, while a router is slow."""
+
+    async def main() -> None:
+        async with friends(tmp_path) as pair:
+            alice, bob, wire = pair.alice, pair.bob, pair.wire
+            wire.hold("A_MSG")
+            await alice.conn.send(b"under way")
+            await alice.until(lambda: wire.words("A_MSG"))
+            suspending = asyncio.create_task(alice.agent.suspend(60))
+            await pair.quiet(5)
+            alice.agent.resume()
+            assert not await suspending
+            wire.let("A_MSG")
+            await pair.quiet(120)
+            assert not alice.of(Suspended)
+            await alice.conn.send(b"after it")
+            await bob.got(b"after it")
+            await bob.conn.send(b"back")
+            await alice.got(b"back")
+            assert bob.bodies == [b"under way", b"after it"]
+
+    run_virtual(main())
+
+
 def test_what_needed_no_hurry_is_noted_first(tmp_path: Path) -> None:
     """A process at rest must not have a transaction open."""
 

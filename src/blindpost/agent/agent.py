@@ -472,13 +472,15 @@ class Agent:
         self._ground.store.backup(Path(target))
 
     async def suspend(self, max_delay_s: float = 30.0) -> bool:
-        """Finish what is under way and start nothing more; whether all of it ended in time."""
+        """Finish what is under way and start nothing more; whether all of it ended in time, and `resume` was
+        not called meanwhile."""
         core, ground = self._core, self._ground
         core.sessions.pause_receiving("suspended")
         done = await ground.operations.suspend(max_delay_s)
         with contextlib.suppress(StoreFailedError):  # what was not noted is done again
             await ground.store.durable()
-        ground.stream.put(Suspended())
+        if ground.operations.suspended:
+            ground.stream.put(Suspended())
         return done
 
     def resume(self) -> None:

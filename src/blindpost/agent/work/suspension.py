@@ -32,7 +32,8 @@ class _Kind(AbstractAsyncContextManager[None]):
         self.idle.set()
 
     async def __aenter__(self) -> None:
-        await self.open.wait()
+        while not self.open.is_set():  # it may be closed again before who waits goes on
+            await self.open.wait()
         self.count += 1
         self.idle.clear()
 
@@ -48,6 +49,8 @@ class Operations:
     def __init__(self) -> None:
         self._kinds = {operation: _Kind() for operation in Operation}
         self._suspending: asyncio.Lock = asyncio.Lock()
+        self._resumed = 0
+        self._limit: asyncio.Timeout | None = None
 
     def under_way(self, operation: Operation) -> AbstractAsyncContextManager[None]:
         """A piece of work; it starts when its kind is open."""
@@ -61,19 +64,29 @@ class Operations:
         return not self.is_open(Operation.DATABASE)
 
     async def suspend(self, max_delay_s: float) -> bool:
-        """Close every kind in order, each when the one before has ended; whether all did so in time."""
+        """Close every kind in order, each when the one before has ended; whether all did so in time. If
+        `resume` is called meanwhile this ends too, and all stay open."""
+        asked = self._resumed
         async with self._suspending:
             try:
-                async with asyncio.timeout(max_delay_s):
+                async with asyncio.timeout(max_delay_s) as self._limit:
                     for kind in self._kinds.values():
+                        if self._resumed != asked:
+                            return False
                         kind.open.clear()
                         await kind.idle.wait()
             except TimeoutError:
-                for kind in self._kinds.values():
-                    kind.open.clear()
-            return all(kind.idle.is_set() for kind in self._kinds.values())
+                if self._resumed == asked:
+                    for kind in self._kinds.values():
+                        kind.open.clear()
+            finally:
+                self._limit = None
+            return self._resumed == asked and all(kind.idle.is_set() for kind in self._kinds.values())
 
     def resume(self) -> None:
         """Open all kinds again, the last closed first."""
+        self._resumed += 1
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
         for kind in reversed(self._kinds.values()):
             kind.open.set()
