@@ -84,6 +84,7 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "store.grouping", _tests("agent", "test_store_groups")),
     **_gates("agent", "store.database", _tests("agent", STORE)),
     **_gates("agent", "store.lives", _tests("agent", "test_copies")),
+    **_gates("agent", "work.stream", _tests("agent", "test_event_stream")),
     **_gates("agent", "work.suspension", _tests("agent", "test_suspension test_operations")),
     **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
 }

@@ -74,6 +74,7 @@ class EventStream:
                     self._events.append((event, row))
                 elif row is not None:
                     self.settled.tell(row)
+            self._relieve()
         del self._messages[key]
 
     def _append(self, kept: _Kept) -> None:
@@ -111,7 +112,10 @@ class EventStream:
             self._messages[message] -= 1
             if not self._messages[message]:
                 del self._messages[message]
+        self._relieve()
+        return event
+
+    def _relieve(self) -> None:
         if self._is_full and len(self._events) <= self._most // 2:
             self._is_full = False
             self.pressure.tell(False)
-        return event
