@@ -51,6 +51,21 @@ async def test_an_audience_that_is_gone_is_not_everybody(
 
 
 @virtual
+async def test_a_contact_whose_connection_was_deleted_holds_up_nobody(tmp_path: Path) -> None:
+    """By the program itself, behind the back of the chats."""
+    async with BotWorld(tmp_path) as place:
+        bot = place.bot()
+        async with bot.open() as link:
+            guests = {name: await place.guest(name, link) for name in ("Ann", "Eve", "Bob")}
+            (eve,) = (one for one in bot.contacts() if one.name == "Eve")
+            await bot.chats.agent.connection(eve.id).delete()
+            progress = await bot.broadcast("psst", key="k")
+            await progress.finished()
+            assert (progress.sent, progress.passed, bot.metrics.sent) == (2, 1, 2)
+            assert [await guests[name].hear() for name in ("Ann", "Bob")] == ["psst", "psst"]
+
+
+@virtual
 async def test_an_audience_that_fails_is_told_to_whoever_waits(tmp_path: Path) -> None:
     async with BotWorld(tmp_path) as place:
         bot = place.bot()

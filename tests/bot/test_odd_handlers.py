@@ -29,6 +29,10 @@ def odd_bot(store: Path, world: World) -> Bot:
         gone.cancel()
         await gone
 
+    @bot.command("nobody")
+    async def nobody(chat: Chat) -> None:
+        bot.chats.agent.connection("of nobody")
+
     @bot.command("unspeakable")
     async def unspeakable(chat: Chat) -> None:
         raise FileNotFoundError("\udcff" * 5_000)
@@ -58,13 +62,56 @@ async def test_the_next_message_is_answered_whatever_the_last_one_did(
     bot = odd_bot(world.folder / "odd.db", world)
     async with bot.open() as link:
         bob = await world.guest("Bob\n<b>", link)
-        for line in ("/cancelled", "/unspeakable", "/wake 1e300"):
+        odd = ["/cancelled", "/nobody", "/unspeakable", "/wake 1e300"]
+        for line in odd:
             assert await bob.ask(line) == SORRY
             assert await bob.ask(f"/echo after {line}") == f"after {line}"
         for number in ("nan", "inf", "-inf", "1e999"):
             assert f"seconds is a number, not {number}" in str(await bob.ask(f"/wake {number}"))
         assert await bob.ask("/wake 3") == "awake"
-        assert [one.text for one in bot.set_aside()] == ["/cancelled", "/unspeakable", "/wake 1e300"]
+        assert [one.text for one in bot.set_aside()] == [
+            "/cancelled",
+            "/nobody",
+            "/unspeakable",
+            "/wake 1e300",
+        ]
+
+
+async def cancelled() -> None:
+    """What somebody waited for ends so."""
+    gone = asyncio.create_task(asyncio.sleep(60))
+    gone.cancel()
+    await gone
+
+
+@virtual
+async def test_the_next_message_is_answered_although_telling_of_a_failure_was_cancelled(world: World) -> None:
+    bot = odd_bot(world.folder / "odd.db", world)
+
+    @bot.on_error
+    async def failed(chat: Chat, failure: Exception) -> None:
+        await cancelled()
+
+    async with bot.open() as link:
+        bob = await world.guest("Bob", link)
+        await bob.say("/cancelled")
+        assert await bob.ask("/echo after it") == "after it"
+        assert [one.text for one in bot.set_aside()] == ["/cancelled"]
+
+
+@virtual
+async def test_repeated_work_goes_on_although_what_it_waited_for_was_cancelled(world: World) -> None:
+    bot, rounds = odd_bot(world.folder / "odd.db", world), asyncio.Queue[float]()
+
+    @bot.every(60)
+    async def noted(outbox: Outbox) -> None:
+        rounds.put_nowait(world.now())
+        await cancelled()
+
+    async with bot.open():
+        async with asyncio.timeout(200):
+            for _ in range(3):
+                await rounds.get()
 
 
 @virtual

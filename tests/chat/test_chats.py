@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, ConfirmationReceived, Connected, Connection, ContactRequested, InfoReceived
+from blindpost.agent import (
+    Agent,
+    ConfirmationReceived,
+    Connected,
+    Connection,
+    ContactRequested,
+    InfoReceived,
+    InternalError,
+)
+from blindpost.chat import receiving
 from blindpost.chat.chats import Chats
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import TooLongError, write_body, write_info
@@ -17,6 +26,7 @@ from blindpost.chat.codec.profiles import Profile
 from blindpost.chat.drafts import NotConnectedError
 from blindpost.chat.events import (
     Asked,
+    ChatEvent,
     ContactConnected,
     ContactGone,
     Delivered,
@@ -25,6 +35,7 @@ from blindpost.chat.events import (
     MessageReceived,
     ProfileChanged,
     Reacted,
+    Trouble,
 )
 from blindpost.chat.model import ContactState
 from blindpost.chat.presets import complete, preset_servers
@@ -34,7 +45,7 @@ from blindpost.wire.versions import VersionRange
 from tests.support.agent.agents import Party, on_network, party
 from tests.support.chat.people import befriend, open_agent, people, person
 from tests.support.chat.reader import read, read_info, read_link_data
-from tests.support.client.scripted_router import virtual
+from tests.support.client.scripted_router import settle, virtual
 from tests.support.router.routers import running_router
 
 
@@ -59,6 +70,42 @@ async def test_somebody_asks_with_a_first_message_and_is_accepted(tmp_path: Path
         numbers = await bob.say(theirs, "are you there?")
         assert (await ada.heard("are you there?")).chat.id == connected.contact.id
         assert (await bob.expect(Delivered)).numbers == numbers
+
+
+@virtual
+async def test_what_came_from_a_connection_that_was_deleted_since_is_told_and_no_more(tmp_path: Path) -> None:
+    """The program was busy: the message waits for it when it deletes the connection."""
+    async with people(tmp_path, "Ada", "Bob", "Carol") as (ada, bob, carol):
+        _, of_bob = await befriend(ada, bob)
+        _, of_carol = await befriend(ada, carol)
+        await bob.say(of_bob, "too late")
+        await settle()
+        (left,) = (one for one in ada.chats.contacts() if one.name == "Bob")
+        await ada.chats.agent.connection(left.id).delete()
+        await carol.say(of_carol, "in time")
+        trouble = await ada.expect(Trouble)
+        assert "the connection was deleted" in str(trouble.error)
+        assert (await ada.heard("in time")).chat.name == "Carol"
+
+
+@virtual
+async def test_a_message_that_nothing_can_be_done_about_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours costs that message, and not all that follow it."""
+    async with people(tmp_path, "Ada", "Bob") as (ada, bob):
+        _, of_bob = await befriend(ada, bob)
+
+        def mistaken(*_: object) -> list[ChatEvent]:
+            raise LookupError("a mistake")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(receiving, "told", mistaken)
+            await bob.say(of_bob, "first")
+            trouble = await ada.expect(Trouble)
+        assert (type(trouble.error), trouble.chat is not None) == (InternalError, True)
+        await bob.say(of_bob, "second")
+        await ada.heard("second")
 
 
 @virtual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
@@ -180,15 +181,16 @@ class Broadcasts:
         if not part:
             return await self._saved(self._chats.draft(), key, replace(stored, done=True))
         draft = self._chats.draft()
-        chosen = [
-            one for one in part if one.state is ContactState.CONNECTED and (wanted is None or wanted(one))
-        ]
-        for contact in chosen:
-            event = NewMessage(Content(stored.text))
-            draft.send(contact, event, passing=(NotConnectedError, AgentError))
-        sent, passed = stored.sent + len(chosen), stored.passed + len(part) - len(chosen)
+        count = 0
+        for contact in part:
+            if contact.state is ContactState.CONNECTED and (wanted is None or wanted(contact)):
+                with contextlib.suppress(NotConnectedError):  # the connection was deleted, and by no chat
+                    event = NewMessage(Content(stored.text))
+                    draft.send(contact, event, passing=(NotConnectedError, AgentError))
+                    count += 1
+        sent, passed = stored.sent + count, stored.passed + len(part) - count
         saved = await self._saved(draft, key, replace(stored, after=part[-1].id, sent=sent, passed=passed))
-        self._metrics.sent += len(chosen)
+        self._metrics.sent += count
         return saved
 
     async def _saved(self, draft: Draft, key: str, stored: Stored) -> Stored:

@@ -10,7 +10,7 @@ from blindpost.bot.chat import Outbox
 from blindpost.bot.jobs import JOBS, due_of, due_prefix, job_from
 from blindpost.bot.metrics import Metrics
 from blindpost.bot.routes import Outcome, called
-from blindpost.bot.working import Task, Workers
+from blindpost.bot.working import Task, Workers, let_through
 from blindpost.chat import Chats, Draft
 from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
@@ -97,10 +97,15 @@ class Timing:
             # The clock may have been ahead.
             await asyncio.sleep(min(max(0.0, due - self._now()), work.seconds))
             outbox, now = Outbox(self._chats, self._now()), str(self._now()).encode()
+            failure: Exception | None = None
             try:
                 await called(work.handler, outbox)
-            except Exception:
-                log.exception("%s failed, and is done again at its next time", work.name)
+            except asyncio.CancelledError as error:
+                failure = let_through(error)
+            except Exception as error:
+                failure = error
+            if failure is not None:
+                log.error("%s failed, and is done again at its next time", work.name, exc_info=failure)
                 outbox = Outbox(self._chats, self._now())
             await self._chats.agent.lasting(self._done(work, outbox, now))
             self._metrics.sent += outbox.count

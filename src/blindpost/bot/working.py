@@ -166,15 +166,8 @@ class Workers:
                 if self.closing:
                     return
                 continue
-            except ConnError as error:
-                if error.code is ConnectionCode.NOT_FOUND:
-                    return  # it was acknowledged before, with its answer, or the connection is gone
-                failure: Exception = error
             except asyncio.CancelledError as error:
-                if _is_being_cancelled():
-                    raise
-                failure = HandlerCancelledError("what the handler waited for was cancelled")
-                failure.__cause__ = error
+                failure: Exception = let_through(error)
             except Exception as error:
                 failure = error
             self._metrics.retried += 1
@@ -191,9 +184,19 @@ class Workers:
     async def _tried(self, task: Task, counts: Metrics) -> None:
         draft = self._chats.draft()
         await self._handle(task, draft, counts)
-        await task.settle(draft)
-        self._metrics.add(replace(counts, handled=1))
+        if await self._settle(task, draft):
+            self._metrics.add(replace(counts, handled=1))
+
+    async def _settle(self, task: Task, draft: Draft) -> bool:
+        """False: it was acknowledged before, with its answer, or the connection is gone."""
+        try:
+            await task.settle(draft)
+        except ConnError as error:
+            if error.code is not ConnectionCode.NOT_FOUND:
+                raise
+            return False
         self._settled()
+        return True
 
     async def _gave_up(self, task: Task, failure: Exception, counts: Metrics) -> None:
         """Report, and set aside; if reporting fails too, only set aside, retrying until that succeeds."""
@@ -204,16 +207,13 @@ class Workers:
                 if telling:
                     await self._give_up(task, failure, draft)
                 self._set_aside(task, failure, draft)
-                await task.settle(draft)
-                self._metrics.add(replace(counts, sent=0, jobs=0, set_aside=1))
-                self._settled()
+                if await self._settle(task, draft):
+                    self._metrics.add(replace(counts, sent=0, jobs=0, set_aside=1))
                 return
             except InactiveError:
                 raise
-            except ConnError as error:
-                if error.code is ConnectionCode.NOT_FOUND:
-                    return
-                log.warning("could not tell of a failed handler", exc_info=error)
+            except asyncio.CancelledError as error:
+                log.warning("could not tell of a failed handler", exc_info=let_through(error))
             except Exception as error:
                 log.warning("could not tell of a failed handler", exc_info=error)
             if not telling:
@@ -232,7 +232,11 @@ class Workers:
                 await asyncio.wait(late)
 
 
-def _is_being_cancelled() -> bool:
-    """Whether this task itself is to end, and not only what it waited for."""
+def let_through(cancelled: asyncio.CancelledError) -> HandlerCancelledError:
+    """For a handler that ended so: what it waited for was cancelled. A task that is to end itself does."""
     task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    if task is None or task.cancelling() > 0:
+        raise cancelled
+    failure = HandlerCancelledError("what the handler waited for was cancelled")
+    failure.__cause__ = cancelled
+    return failure

@@ -24,6 +24,7 @@ from functools import partial
 
 from blindpost.agent import (
     Agent,
+    AgentError,
     AgentFailed,
     ConfirmationReceived,
     Connected,
@@ -32,9 +33,12 @@ from blindpost.agent import (
     ContactRequest,
     ContactRequested,
     CreatedLink,
+    CriticalError,
     Event,
     Failed,
+    InactiveError,
     InfoReceived,
+    InternalError,
     LinkCreated,
     OutOfStepError,
     PreparedLink,
@@ -290,9 +294,27 @@ class Chats:
                 before = await self.agent.lasting(partial(self._heard_from, event.conn))
                 if before is not None:
                     yield before
-            taken = await self.agent.lasting(partial(self._take, event))
+            taken = await self.agent.lasting(partial(self._taken, event))
             if taken is not None:
                 yield taken
+
+    async def _taken(self, event: Event) -> Unit | None:
+        """What becomes of an event. One that nothing can be done about, such as one of a connection that was
+        deleted since, must not end the program: it would come again after each start."""
+        try:
+            return await self._take(event)
+        except (InactiveError, CriticalError, StoreFailedError):
+            raise
+        except Exception as error:
+            log.exception("what the agent told was left alone")
+            failure = error if isinstance(error, AgentError) else InternalError(repr(error))
+        chat: Conversation | None = None
+        if isinstance(event, Received | ReceiptsReceived):
+            conn, msg_id = event.conn, event.msg.id
+            chat = book.conversation(self.agent.records, conn.id)
+            with contextlib.suppress(ConnError):
+                await self.agent.transact(lambda tx: tx.ack(conn, msg_id), conn)
+        return self._told(Trouble(chat, failure))
 
     def _noticed(self) -> list[Unit]:
         """What was reported before a restart and not taken."""

@@ -6,9 +6,10 @@ older member joins the links of newer ones. Both tell the host when they reach e
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from blindpost.agent import Connection, Transaction
+from blindpost.agent import AgentError, Connection, Transaction
 from blindpost.chat import book
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import write_info
@@ -90,8 +91,9 @@ def settle(tx: Transaction, draft: Draft, conn: Connection, message: e.Message) 
             made = tx.invite_later(_identity(draft, group), pq=False)
             group = group.with_member(replace(_introduced(info), conn_id=made.id))
         case e.MemberForwarded(info, link) if member.role in HOSTS and _to_reach(group, info):
-            made = tx.join(link, _identity(draft, group), pq=False)
-            group = group.with_member(replace(_introduced(info), conn_id=made.id))
+            with contextlib.suppress(AgentError):  # whose link leads nowhere is not reached
+                made = tx.join(link, _identity(draft, group), pq=False)
+                group = group.with_member(replace(_introduced(info), conn_id=made.id))
     book.save_group(tx, group)
 
 
