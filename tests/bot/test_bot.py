@@ -14,6 +14,7 @@ import pytest
 
 from blindpost.agent import CriticalError, Transaction
 from blindpost.bot import Bot, Chat, Outbox
+from blindpost.bot.handling import LIVE, LIVE_MAX
 from blindpost.chat import (
     Asked,
     Contact,
@@ -634,6 +635,34 @@ async def test_a_live_message_is_handled_when_it_is_complete(tmp_path: Path) -> 
         await bob.person.chats.commit(draft)
         assert await bob.hear() == "once"
         assert await bob.ask("/echo end") == "end"
+
+
+@virtual
+async def test_who_begins_many_messages_and_completes_none_fills_no_store(tmp_path: Path) -> None:
+    async with BotWorld(tmp_path) as place:
+        bot = with_echo(place.bot())
+        async with bot.open() as link:
+            bob, eve = await place.guest("Bob", link), await place.guest("Eve", link)
+            for guest in (eve, bob):
+                theirs = guest.person.chats.contact(guest.contact_id)
+                assert theirs is not None
+                draft = guest.person.chats.draft()
+                for number in range(LIVE_MAX + 5 if guest is bob else 3):
+                    draft.say(theirs, f"/echo {number}", live=True)
+                await guest.person.chats.commit(draft)
+                assert await guest.ask("/echo end") == "end"
+            assert bot.chats.agent.records.count(LIVE) == LIVE_MAX + 3, "others type too"
+            assert theirs is not None
+            draft = bob.person.chats.draft()
+            last = draft.say(theirs, "/echo o", live=True)
+            draft.edit(theirs, last, "/echo once")
+            await bob.person.chats.commit(draft)
+            assert await bob.hear() == "once"
+            draft = bob.person.chats.draft()
+            draft.leave(theirs)
+            await bob.person.chats.commit(draft)
+            await asyncio.sleep(60)
+            assert bot.chats.agent.records.count(LIVE) == 3
 
 
 @virtual

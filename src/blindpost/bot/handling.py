@@ -32,6 +32,8 @@ from blindpost.chat import (
 SORRY = "Something went wrong here. Your message is kept, and somebody will look at it."
 LIVE = "bot.live"
 """Messages that somebody is still typing."""
+LIVE_MAX = 16
+"""In one conversation: who begins more and completes none fills no store."""
 
 
 class Handling:
@@ -101,7 +103,7 @@ class Handling:
             case Job():
                 return await self._job(event, counts)
             case MessageReceived(conversation, message, member) if message.live:
-                draft.add(_remembering(LIVE, _live_key(conversation, message), b""))
+                draft.add(_typing(conversation.id, _live_key(conversation, message)))
                 return None
             case MessageEdited(conversation, message, member) if self._is_live(conversation, message):
                 if message.live:
@@ -118,7 +120,8 @@ class Handling:
                 counts.contacts += 1
                 counts.received += first is not None
                 return await self._connected(event, contact, first)
-            case ContactGone():
+            case ContactGone(contact):
+                draft.add(lambda tx: _forget_live(tx, contact.id))
                 counts.left += 1
                 counts.contacts -= 1
         return await self._other(event)
@@ -192,8 +195,19 @@ def _live_key(conversation: Conversation, message: Incoming) -> str:
     return f"{conversation.id} {(message.id or b'').hex()}"
 
 
-def _remembering(space: str, key: str, value: bytes) -> Callable[[Transaction], None]:
-    return lambda tx: tx.put(space, key, value)
+def _typing(conversation: str, key: str) -> Callable[[Transaction], None]:
+    def change(tx: Transaction) -> None:
+        _forget_live(tx, conversation, LIVE_MAX - 1)
+        tx.put(LIVE, key, b"")
+
+    return change
+
+
+def _forget_live(tx: Transaction, conversation: str, kept: int = 0) -> None:
+    """All messages that are being typed in a conversation, but so many."""
+    rows = [key for key, _ in tx.scan(LIVE, after=f"{conversation} ", until=f"{conversation}!")]
+    for key in rows[: max(0, len(rows) - kept)]:
+        tx.delete(LIVE, key)
 
 
 def _wrapped(
