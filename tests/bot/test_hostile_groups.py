@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from blindpost.agent import AgentError, Connection
 from blindpost.chat.codec import events as e
-from blindpost.chat.codec.bodies import write_info
+from blindpost.chat.codec.bodies import BATCH_VERSION, write_body, write_info
 from blindpost.chat.codec.content import Content
-from blindpost.chat.codec.groups import GroupInvite, GroupProfile, MemberRef
+from blindpost.chat.codec.groups import GroupInvite, GroupProfile, MemberInfo, MemberRef
 from blindpost.chat.codec.profiles import Profile
 from blindpost.testing import virtual
+from blindpost.testing.clock import run_virtual
+from blindpost.wire.errors import WireError
 from tests.support.bot.bots import BotWorld, with_echo
 from tests.support.chat.host import HOST_ID, VERSIONS, Host
+from tests.support.chat.strategies import messages, texts
 
 Script = Callable[[Host, str], Awaitable[None]]
 """What the owner of a group does, given the address of the bot."""
@@ -116,6 +122,56 @@ async def odd_invitations(host: Host, link: str) -> None:
         GroupInvite(MemberRef(b"", ""), MemberRef(b"", ""), good, GroupProfile("")),
     ):
         await host.send(contact, e.GroupInvited(invite))
+
+
+IDS = st.sampled_from([HOST_ID, b"member bot", b"member x", b"member y", b"m"])
+ROLES = st.sampled_from(["owner", "admin", "member", "observer", ""])
+PEOPLE = st.builds(MemberInfo, IDS, ROLES, st.builds(Profile, texts), st.just(VERSIONS))
+IN_GROUPS: st.SearchStrategy[e.AnyEvent] = st.one_of(
+    st.builds(e.MemberNew, PEOPLE),
+    st.builds(e.MemberIntroduced, PEOPLE),
+    st.builds(e.MemberForwarded, PEOPLE, texts),
+    st.builds(e.MemberIdentity, IDS, st.builds(Profile, texts)),
+    st.builds(e.MemberConnected, IDS),
+    st.builds(e.MemberInvited, IDS, texts),
+    st.builds(e.MemberRole, IDS, ROLES),
+    st.builds(e.MemberRemoved, IDS),
+    st.builds(e.GroupForwarded, IDS, messages, texts, st.none() | texts),
+)
+ANYTHING = messages | st.builds(e.Message, IN_GROUPS, st.none() | IDS, st.just(VERSIONS))
+BODIES = st.lists(ANYTHING, min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(st.booleans(), BODIES), min_size=20, max_size=60))
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+def test_a_bot_answers_others_whatever_it_is_told(said: list[tuple[bool, list[e.Message]]]) -> None:
+    """By a contact, and in a group by its owner."""
+
+    async def main(folder: Path) -> None:
+        async with BotWorld(folder) as place:
+            bot = with_echo(place.bot(groups=True))
+            host = Host(await place.agent("host"))
+            async with bot.open() as link:
+                guest = await place.guest("guest", link)
+                contact = await befriended(host, link)
+                await admitted(host, link)
+                for in_group, items in said:
+                    with suppress(AgentError, WireError):
+                        conn = host.conns["bot"] if in_group else contact
+                        await conn.send(write_body(items, pq=not in_group, version=BATCH_VERSION))
+                await asyncio.sleep(600)
+                assert bot.broken is not None
+                assert not bot.broken.done()
+                assert await guest.ask("/echo first") == "first"
+            async with bot.open():
+                await asyncio.sleep(600)
+                assert bot.broken is not None
+                assert not bot.broken.done()
+                assert await guest.ask("/echo again") == "again"
+                assert bot.set_aside() == [], "nothing was the fault of a handler"
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_virtual(main(Path(folder)))
 
 
 async def befriended(host: Host, link: str) -> Connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 
-from blindpost.agent import Transaction
+from blindpost.agent import AgentError, Transaction
 from blindpost.bot.chat import Chat, Outbox
 from blindpost.bot.jobs import Job, due_prefix
 from blindpost.bot.metrics import Metrics
@@ -98,7 +98,7 @@ class Handling:
                 if self._routes.offered is not None:
                     wanted = await _decided(self._routes.offered(event))
                 if wanted:
-                    draft.enter(event)
+                    draft.enter(event, passing=(AgentError,))  # a link that is none is nobody's work
                 return None
             case Job():
                 return await self._job(event, counts)

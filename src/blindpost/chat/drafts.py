@@ -201,8 +201,9 @@ class Draft:
 
         self.add(change)
 
-    def enter(self, offered: GroupOffered) -> None:
-        """Join a group that a contact invites to."""
+    def enter(self, offered: GroupOffered, *, passing: tuple[type[Exception], ...] = ()) -> None:
+        """Join a group that a contact invites to. If its link cannot be joined for one of the reasons in
+        `passing`, the rest of the draft is still done."""
 
         def change(tx: Transaction) -> None:
             invite = offered.invite
@@ -213,7 +214,7 @@ class Draft:
             group = Group(conn.id, invite.profile, ours.member_id, ours.role, host.id, members=(host,))
             book.save_group(tx, group)
 
-        self.add(change)
+        self.add(lambda tx: _passing(passing, lambda: change(tx)))
 
     def remove(self, group: Group, member_id: bytes) -> None:
         """Remove a member, as an admin may."""
