@@ -45,8 +45,8 @@ NOTICED_S = 4000.0
 """By then everybody has noticed which connections are silent for good."""
 NOTICED_SHARE = 0.3
 """In how many runs that is waited for; in the others such connections are cut."""
-ANNOUNCED_S = 15.0
-"""By then a message is announced, also over connections from the worst weather."""
+ANNOUNCED_S, ANNOUNCED_LOOKS = 15.0, 12
+"""By then a message is announced; over several connections from the worst weather so many looks later."""
 PROBED_SHARE = 1 / 4
 """In how many runs everybody says something when all is well."""
 GIVEN_S, PROMPT_S = 0.1, 50.0
@@ -523,7 +523,11 @@ class Run:
                 self._ask(sender, sender.send(agent.name, 1))
                 await asyncio.sleep(ANNOUNCED_S)
                 await self.converge()
-                if conn_id not in agent.device.news:
+                for _ in range(ANNOUNCED_LOOKS):
+                    if conn_id in agent.device.news:
+                        break
+                    await asyncio.sleep(LOOK_S)
+                else:
                     raise ViolationError(f"no push told {agent.name} of a message from {peer}")
         if self._chance.random() < PROBED_SHARE:
             await self._probe_all()
