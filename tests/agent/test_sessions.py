@@ -43,7 +43,7 @@ from blindpost.wire.smp.errors import (
     SMPError,
     TransportCode,
 )
-from blindpost.wire.smp.responses import OK, PONG
+from blindpost.wire.smp.responses import MSG, OK, PONG
 from tests.support.agent.network import AgentNetwork, agent_world, make_queues
 from tests.support.client.scripted_router import virtual
 from tests.support.router.routers import RunningRouter, running_router
@@ -163,6 +163,27 @@ async def test_what_waited_on_a_session_that_ended_is_taken_while_there_is_no_ot
         async with world.away():
             sessions.resume_receiving("full")
             await world.until_received(3)
+
+
+@virtual
+async def test_what_was_read_without_a_subscription_is_taken_whatever_became_of_its_session(
+    tmp_path: Path,
+) -> None:
+    """No other session brings it, and nobody else would acknowledge it."""
+    async with agent_world(tmp_path, 1) as world:
+        agent, sessions = world.agent, world.agent.sessions
+        await agent.subs.subscribe_all()
+        taken: list[bytes] = []
+        agent._note = lambda rcv_id, msg: taken.append(msg.msg_id)  # type: ignore[method-assign]
+        agent.acknowledges = False
+        ended = agent.session(world.server)
+        async with world.away():
+            pass
+        await agent.told.until(lambda: agent.told.conns("UP").total() == 2)
+        for subscribed in (True, False):
+            msg = MSG(b"subscribed" if subscribed else b"read", b"")
+            await sessions.hand_over(ended, [(world.made[0].rcv_id, msg)], subscribed=subscribed)
+        assert taken == [b"read"]
 
 
 @virtual

@@ -114,7 +114,7 @@ class Reading:
             case MSG():
                 fetched = Fetched(result.msg_id, _broker_ts(queue, result, int(self._ground.now())))
                 self._fetched[queue.conn_id, queue.number] = fetched
-                await sessions.hand_over(session, [(queue.rcv_id, result)])
+                await sessions.hand_over(session, [(queue.rcv_id, result)], subscribed=False)
                 return fetched
             case ClientError() | TransportError():
                 raise network_error(server, result)

@@ -342,13 +342,16 @@ class Sessions:
         if not self._paused:
             self._receiving.set()
 
-    async def hand_over(self, session: Session, messages: Sequence[tuple[bytes, MSG]]) -> None:
-        """Messages that came as replies, and wait until they are processed, so many at a time."""
-        at_once = self.options.messages_at_once
+    async def hand_over(
+        self, session: Session, messages: Sequence[tuple[bytes, MSG]], *, subscribed: bool = True
+    ) -> None:
+        """Messages that came as replies, and wait until they are processed, so many at a time. Where nothing
+        is subscribed no other session brings them."""
+        at_once, take = self.options.messages_at_once, self._bring if subscribed else self._receive
         for start in range(0, len(messages), at_once):
             await self._receiving.wait()
             part = messages[start : start + at_once]
-            handed = [self._guarded(self._bring, session, rcv_id, msg) for rcv_id, msg in part]
+            handed = [self._guarded(take, session, rcv_id, msg) for rcv_id, msg in part]
             if len(handed) == 1:
                 await handed[0]
             else:
