@@ -22,6 +22,7 @@ from blindpost.agent.store.queues import sealed_rcv
 from blindpost.agent.work.retries import Schedule
 from blindpost.client.calls import Call
 from blindpost.crypto.keys import PrivateKey
+from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.commands import SNEW, Command
 from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
@@ -69,6 +70,21 @@ async def test_unreachable_routers_are_asked_again(tmp_path: Path, monkeypatch: 
         await phone.until(lambda: not ntf_tokens.doomed(phone.rt.ground.store.reading))
         assert sorted(world.asked.of("NDEL", "TDEL")) == ["NDEL"] * 2 + ["TDEL"] * 3
         assert not phone.errors
+
+
+async def test_a_broken_disk_is_told_once_and_ends_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "RECONNECT", Schedule(10_000, 0, 10_000))
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        phone.rt.ground.store._break(StoreFailedError("the log cannot be synced"))
+        (row,) = rows.all_rows(phone.rt.ground.store.reading)
+        phone.rt.push._workers.wake(row)
+        await phone.until(lambda: not phone.rt.push._workers._woken)
+        assert [str(error) for error in phone.errors] == ["CRITICAL: the log cannot be synced"]
 
 
 async def test_refusal_by_the_notification_router_is_reported_and_not_retried(tmp_path: Path) -> None:

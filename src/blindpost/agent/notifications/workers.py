@@ -124,6 +124,8 @@ class Workers:
                         continue
                     pause = self._pause(key)
                 except (AgentError, StoreFailedError) as error:
+                    if self._ground.store.is_broken:
+                        return  # that was told, and nothing is taken until the next start
                     pause, retry = self._failed(error, retry), retry.next()
                 if pause is None and not woken.is_set():
                     return
