@@ -14,6 +14,7 @@ from blindpost.agent import (
     AgentFailed,
     Connected,
     Connection,
+    ContactRequested,
     Direction,
     Event,
     Failed,
@@ -116,6 +117,36 @@ async def test_what_a_program_asks_for_while_the_disk_is_full_did_not_happen(wor
     assert not alice.agent.is_broken
     await alice.conn.send(b"two")
     assert (await bob.expect(Received)).msg.body == b"two"
+
+
+@virtual
+async def test_a_program_ends_although_what_was_done_cannot_be_noted(world: World) -> None:
+    """Whether it asks only how far it is, or closes when that is done; and it can be opened again."""
+    alice, bob = await world.pair()
+    await alice.conn.send(b"first")
+    first = (await bob.expect(Received)).msg
+    Disk(bob, room=1)
+    await first.ack()
+    assert not await bob.agent.flush(600)
+    await alice.conn.send(b"second")
+    await bob.agent.close(drain_s=600)
+    again = await world.agent("bob")
+    assert (await again.expect(Received)).msg.body == b"second"
+
+
+@virtual
+async def test_what_could_not_be_begun_is_not_waited_for(world: World) -> None:
+    """Nothing is kept for a connection that was not made."""
+    alice, bob = await world.pair()
+    link = await alice.agent.address()
+    await bob.agent.join(str(link))
+    request = (await alice.expect(ContactRequested)).request
+    disk = Disk(alice)
+    disk.fill(60)
+    for attempt in (alice.agent.invite_later, request.accept, partial(alice.agent.join, str(link))):
+        with pytest.raises(StoreFailedError):
+            await attempt()
+    assert not alice.agent._ground.stream._held
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])

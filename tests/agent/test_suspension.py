@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import InactiveError, Sent, Suspended, SyncState
+from blindpost.agent import Confirmation, ContactRequest, InactiveError, Sent, Suspended, SyncState
 from blindpost.agent.work.suspension import Operation
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.friends import friends
@@ -116,9 +116,20 @@ def test_a_suspended_agent_takes_nothing(tmp_path: Path) -> None:
             await bob.conn.send(b"for later")
             await pair.quiet(600)
             assert alice.bodies == []
-            for attempt in (alice.conn.send(b"no"), alice.conn.switch(), alice.conn.delete()):
+            request = ContactRequest(alice.conn, "id", b"", False, ())
+            for attempt in (
+                alice.conn.send(b"no"),
+                alice.conn.switch(),
+                alice.conn.delete(),
+                alice.agent.invite(),
+                alice.agent.invite_later(),
+                Confirmation(alice.conn, "id", b"", False, ()).allow(),
+                request.accept(),
+                request.reject(),
+            ):
                 with pytest.raises(InactiveError):
                     await attempt
+            assert not alice.rt.ground.stream._held
             assert not [asked for asked in wire.log[said:] if asked.who == "alice"]
             alice.agent.resume()
             await alice.got(b"for later")

@@ -24,6 +24,7 @@ from blindpost.agent import (
     SyncState,
 )
 from blindpost.agent.queues.making import QueueMaker
+from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.testing import World
 from blindpost.testing import virtual as in_world
 from blindpost.testing.clock import run_virtual
@@ -233,3 +234,20 @@ def test_every_error_has_a_remedy() -> None:
         left += kind.__subclasses__()
         assert kind.remedy.endswith(".")
     assert PassphraseError in seen
+
+
+def test_a_store_is_free_again_when_the_rest_of_an_agent_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: KemKeyPool) -> KemKeyPool:
+        raise OSError("no more processes")
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(KemKeyPool, "__aenter__", broken)
+            with pytest.raises(OSError, match="no more processes"):
+                await Agent.open(tmp_path / "a.db").__aenter__()
+        async with Agent.open(tmp_path / "a.db") as agent:
+            assert agent.connections() == []
+
+    asyncio.run(main())

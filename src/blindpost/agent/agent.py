@@ -122,8 +122,12 @@ class Agent:
         store = AgentStore.open(
             self._path, self._passphrase, durability=config.durability, entropy=config.entropy
         )
-        pool = KemKeyPool(config.key_pairs, config.pair_maker)
-        await pool.__aenter__()
+        try:
+            pool = KemKeyPool(config.key_pairs, config.pair_maker)
+            await pool.__aenter__()
+        except BaseException:
+            store.close()
+            raise
         core = self._opened = Core(store, config, self._servers, self._ntf_servers, pool)
         core.ground.spawn(core.start())
         return self
@@ -134,14 +138,15 @@ class Agent:
         await self._close(finished=kind is None)
 
     async def flush(self, timeout_s: float | None = None) -> bool:
-        """Wait until routers have taken all messages and acknowledgements; False if they have not in time."""
+        """Wait until routers have taken all messages and acknowledgements; False if they have not in time, or
+        the store cannot take that they have."""
         core = self._core
         try:
             async with asyncio.timeout(timeout_s):
                 while tasks := {*core.delivery.tasks.values(), *core.commands.tasks.values()}:
                     await asyncio.wait(tasks)
                     await core.ground.store.durable()
-        except TimeoutError:
+        except (TimeoutError, StoreFailedError):
             return False
         return True
 
@@ -215,14 +220,18 @@ class Agent:
         self, info: bytes = b"", *, auto_allow: bool = True, user_data: bytes | None = None
     ) -> Connection:
         """As `invite`, without waiting for a router: the link comes with `LinkCreated`."""
+        self._ground.awake()
         core, ground = self._core, self._ground
         conn_id = ground.new_id()
-        wishes, mode = LinkWishes(user_data), ConnMode.INVITATION
+        wishes, mode, pq = LinkWishes(user_data), ConnMode.INVITATION, self._config.pq
         ground.stream.hold(conn_id)
-        pq = self._config.pq
-        await core.links.register(
-            conn_id, DEFAULT_USER, mode, wishes, info=info, auto_allow=auto_allow, pq=pq, later=True
-        )
+        try:
+            await core.links.register(
+                conn_id, DEFAULT_USER, mode, wishes, info=info, auto_allow=auto_allow, pq=pq, later=True
+            )
+        except BaseException:
+            ground.stream.forget(conn_id)
+            raise
         ground.stream.give(conn_id)
         return ground.handle(conn_id)
 

@@ -129,20 +129,27 @@ class ConnectionCalls:
         return Confirmation(conn, stored.confirmation_id, stored.info, pq, servers)
 
     async def allow(self, conn_id: ConnId, confirmation_id: str, info: bytes) -> None:
+        self._ground.awake()
         async with self._ground.locked(conn_id):
             with self._ground.transaction() as tx:
                 allow(tx, conn_id, confirmation_id, info)
 
     async def accept(self, request: ContactRequest, info: bytes, pq: bool | None) -> Connection:
-        ground = self._ground
-        with ground.transaction() as tx:
-            wanted = connections.load(tx, request.conn.id).pq_support if pq is None else pq
-            conn_id = accept_request(tx, request.conn.id, request.id, info, wanted)
-            ground.stream.hold(conn_id)
+        ground, conn_id = self._ground, ""
+        ground.awake()
+        try:
+            with ground.transaction() as tx:
+                wanted = connections.load(tx, request.conn.id).pq_support if pq is None else pq
+                conn_id = accept_request(tx, request.conn.id, request.id, info, wanted)
+                ground.stream.hold(conn_id)
+        except BaseException:
+            ground.stream.forget(conn_id)
+            raise
         ground.stream.give(conn_id)
         return ground.handle(conn_id)
 
     async def reject(self, request: ContactRequest) -> None:
+        self._ground.awake()
         with self._ground.transaction() as tx:
             handshakes.delete_invitation(tx, request.id)
 
