@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.agent import Transaction
+from blindpost.chat import book, model
+from blindpost.chat.book import GROUPS
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.groups import GroupProfile
+from blindpost.chat.codec.profiles import Profile
 from blindpost.chat.drafts import NotConnectedError
 from blindpost.chat.events import (
     Asked,
@@ -25,6 +29,7 @@ from blindpost.chat.events import (
     MessageDeleted,
     MessageReceived,
 )
+from blindpost.chat.grouping import NAME_MAX, ROLE_MAX
 from blindpost.chat.model import Group, GroupState
 from blindpost.testing import Person
 from blindpost.testing.network import MemoryNetwork
@@ -168,6 +173,57 @@ async def test_introductions_of_oneself_and_repeated_ones_are_ignored(tmp_path: 
         assert len(bob.chats.agent.connections()) == count + 1
         assert replace(group_of(bob), members=()).name == "team"
         assert not [event for event in bob.aside if isinstance(event, MessageReceived)]
+
+
+@virtual
+async def test_what_is_kept_of_members_is_bounded(tmp_path: Path) -> None:
+    """All of a group is read with each message: one of megabytes would take all the time there is."""
+    async with team(tmp_path) as (host, bob, _):
+        await host.admit(bob, "bob")
+        long = replace(host.info("x"), profile=Profile("x" * 9_000), role="r" * 4_000)
+        ids = [b"new", b"introduced", b"i" * 200]
+        await host.tell("bob", e.MemberNew(replace(long, member_id=ids[0])))
+        await host.tell("bob", e.MemberIntroduced(replace(long, member_id=ids[1])))
+        await host.tell("bob", e.MemberNew(replace(long, member_id=ids[2])))
+        await host.tell("bob", e.MemberIntroduced(replace(long, member_id=ids[2])))
+        await host.tell("bob", e.MemberRole(b"new", "s" * 9_000))
+        await host.tell("bob", e.MemberRole(host.member_id("bob"), "s" * 9_000))
+        await host.tell("bob", e.Info(Profile("h" * 9_000)))
+        await host.tell("bob", e.NewMessage(Content("done")))
+        assert (await bob.expect(MemberCame)).member.name == "x" * NAME_MAX
+        await bob.heard("done")
+        group = group_of(bob)
+        assert [len(one.name) for one in group.members] == [NAME_MAX] * 3
+        assert [one.id for one in group.members] == [HOST_ID, *ids[:2]]
+        assert [len(group.role), *(len(one.role) for one in group.members[1:])] == [ROLE_MAX] * 3
+        assert len(bob.chats.agent.records.get(GROUPS, group.id) or b"") < 2_000
+
+
+@virtual
+async def test_what_is_said_in_a_group_neither_reads_nor_writes_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with team(tmp_path) as (host, bob, _):
+        await host.admit(bob, "bob")
+        written: list[Group] = []
+        save = book.save_group
+
+        def note(tx: Transaction, group: Group) -> None:
+            written.append(group)
+            save(tx, group)
+
+        monkeypatch.setattr(book, "save_group", note)
+        group_of(bob)
+        read = model.group_from.cache_info().misses
+        for text in ("first", "second"):
+            await host.tell("bob", e.NewMessage(Content(text)), text.encode())
+            await bob.heard(text)
+        assert (written, model.group_from.cache_info().misses) == ([], read)
+        await host.tell("bob", e.MemberNew(host.info("x")))
+        await bob.expect(MemberCame)
+        await host.tell("bob", e.NewMessage(Content("third")))
+        await bob.heard("third")
+        assert len(written) == 1
 
 
 @virtual

@@ -23,6 +23,8 @@ from blindpost.crypto.entropy import system_entropy
 
 MEMBERS_MAX = 5000
 """Introductions beyond this are not followed."""
+NAME_MAX, ROLE_MAX, MEMBER_ID_MAX = 100, 32, 64
+"""Of members no more is kept: all of a group is read and written with most of what is said there."""
 HOSTS = ("owner", "admin")
 """The roles that may introduce, remove and change."""
 
@@ -34,7 +36,7 @@ def told(group: Group, member: Member, message: e.Message, sent_at: int) -> list
         case e.GroupForwarded(member_id, inner, _, name) if member.role in HOSTS:
             author = group.member(member_id) or Member(member_id, name or "somebody", "member")
             return spoken(group, author, inner, sent_at)
-        case e.MemberNew(info) if member.role in HOSTS and group.member(info.member_id) is None:
+        case e.MemberNew(info) if member.role in HOSTS and _is_new(group, info):
             return [MemberCame(group, _introduced(info))]
         case e.MemberRemoved(member_id) if member.role in HOSTS:
             if member_id == group.our_id:
@@ -57,15 +59,15 @@ def changed(group: Group, member: Member, message: e.Message) -> Group:
     hosts = member.role in HOSTS
     match message.event:
         case e.Info(profile):
-            return group.with_member(replace(member, version=version, name=profile.name))
-        case e.MemberNew(info) if hosts and len(group.members) < MEMBERS_MAX:
-            known = group.member(info.member_id)
-            return group if known is not None else group.with_member(_introduced(info))
+            return group.with_member(replace(member, version=version, name=profile.name[:NAME_MAX]))
+        case e.MemberNew(info) if hosts and _is_new(group, info):
+            return group.with_member(_introduced(info))
         case e.MemberRemoved(member_id) if hosts:
             if member_id == group.our_id:
                 return replace(group, state=GroupState.ENDED)
             return group.without(member_id)
         case e.MemberRole(member_id, role) if hosts:
+            role = role[:ROLE_MAX]
             if member_id == group.our_id:
                 return replace(group, role=role)
             found = group.member(member_id)
@@ -81,11 +83,11 @@ def changed(group: Group, member: Member, message: e.Message) -> Group:
 
 def settle(tx: Transaction, draft: Draft, conn: Connection, message: e.Message) -> None:
     """What a member's message changes, and what is done to reach those whom it introduces."""
-    group = book.group_of(tx, conn.id)
-    member = None if group is None else group.by_connection(conn.id)
-    if group is None or member is None:
+    before = book.group_of(tx, conn.id)
+    member = None if before is None else before.by_connection(conn.id)
+    if before is None or member is None:
         return
-    group = changed(group, member, message)
+    group = changed(before, member, message)
     match message.event:
         case e.MemberIntroduced(info) if member.role in HOSTS and _to_reach(group, info):
             made = tx.invite_later(_identity(draft, group), pq=False)
@@ -94,19 +96,30 @@ def settle(tx: Transaction, draft: Draft, conn: Connection, message: e.Message) 
             with contextlib.suppress(AgentError):  # whose link leads nowhere is not reached
                 made = tx.join(link, _identity(draft, group), pq=False)
                 group = group.with_member(replace(_introduced(info), conn_id=made.id))
-    book.save_group(tx, group)
+    if group != before:
+        book.save_group(tx, group)
+
+
+def _is_new(group: Group, info: MemberInfo) -> bool:
+    """Whether somebody is to be counted among the members, as long as there is room."""
+    return group.member(info.member_id) is None and _fits(group, info)
+
+
+def _fits(group: Group, info: MemberInfo) -> bool:
+    return len(info.member_id) <= MEMBER_ID_MAX and len(group.members) < MEMBERS_MAX
 
 
 def _to_reach(group: Group, info: MemberInfo) -> bool:
     """Whether to connect with an introduced member: only once, and only up to a limit."""
     known = group.member(info.member_id)
     ours = info.member_id == group.our_id
-    return not ours and (known is None or known.conn_id is None) and len(group.members) < MEMBERS_MAX
+    return not ours and (known is None or known.conn_id is None) and _fits(group, info)
 
 
 def _introduced(info: MemberInfo) -> Member:
     version = e.OUR_VERSIONS.agreed(info.versions) or 1
-    return Member(info.member_id, info.profile.name, info.role, version=version)
+    name, role = info.profile.name[:NAME_MAX], info.role[:ROLE_MAX]
+    return Member(info.member_id, name, role, version=version)
 
 
 def _identity(draft: Draft, group: Group) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from functools import lru_cache
 
 from blindpost.chat.codec.events import OUR_VERSIONS
 from blindpost.chat.codec.fields import Fields, Json, id_text, json_bytes, json_value, listed, opt, written
@@ -13,6 +14,9 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 from blindpost.wire.versions import VersionRange
+
+GROUPS_KEPT = 16
+"""So many are not read again as long as they do not change."""
 
 
 class ContactState(Enum):
@@ -164,7 +168,9 @@ def group_bytes(group: Group) -> bytes:
     )
 
 
+@lru_cache(maxsize=GROUPS_KEPT)
 def group_from(group_id: str, data: bytes) -> Group:
+    """Reading one of thousands takes a tenth of a second, and each message in it asks several times."""
     fields = Fields(json_value(data))
     return Group(
         group_id,
