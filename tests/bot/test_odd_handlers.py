@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from blindpost.bot import Bot, Chat
+from blindpost.bot import Bot, Chat, working
 from blindpost.bot.chat import Outbox
+from blindpost.chat.codec import events as e
+from blindpost.chat.codec.bodies import BATCH_VERSION, write_body
+from blindpost.chat.codec.content import Content
 from blindpost.testing import World, virtual
 
 SORRY = "Something went wrong here. Your message is kept, and somebody will look at it."
@@ -112,6 +115,28 @@ async def test_repeated_work_goes_on_although_what_it_waited_for_was_cancelled(w
         async with asyncio.timeout(200):
             for _ in range(3):
                 await rounds.get()
+
+
+@virtual
+async def test_who_asks_much_and_reads_nothing_fills_no_store(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are answered meanwhile, and so is everything once it is read."""
+    monkeypatch.setattr(working, "ANSWERS_MAX", 50)
+    bot = odd_bot(world.folder / "odd.db", world)
+    async with bot.open() as link:
+        eve, bob = await world.guest("Eve", link), await world.guest("Bob", link)
+        conn = eve.person.chats.agent.connection(eve.contact_id)
+        items = [e.Message(e.NewMessage(Content(f"/echo {n}")), b"%d" % n) for n in range(60)]
+        for _ in range(6):
+            await conn.send(write_body(items, pq=True, version=BATCH_VERSION))
+        await asyncio.sleep(1200)
+        (ours,) = (one for one in bot.contacts() if one.name == "Eve")
+        assert 50 <= bot.chats.agent.connection(ours.id).waiting < 50 + len(items)
+        assert await bob.ask("/echo hello") == "hello"
+        for _ in range(6):
+            assert [await eve.hear() for _ in items] == [str(n) for n in range(len(items))]
+        assert await eve.ask("/echo end") == "end"
 
 
 @virtual

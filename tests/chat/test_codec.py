@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import (
+    ITEMS_MAX,
     JSON_MAX,
     JSON_MAX_PQ,
     TooLongError,
@@ -249,3 +250,12 @@ def test_large_pictures_fit_into_handshakes_and_links_when_compressed() -> None:
 
 def test_values_do_not_print_what_they_carry() -> None:
     assert "secret" not in repr(text_message("secret"))
+
+
+@pytest.mark.parametrize("count", [ITEMS_MAX, ITEMS_MAX + 1, 800])
+def test_so_many_messages_of_one_body_are_read(count: int) -> None:
+    """A small compressed one has room for a thousand, and each of them may be answered."""
+    plain = b"[" + b",".join([b'{"event":"x.ok","params":{}}'] * count) + b"]"
+    items = read_body(compressed_body(plain))
+    assert [isinstance(one, e.Message) for one in items[:ITEMS_MAX]] == [True] * ITEMS_MAX
+    assert [isinstance(one, Unread) for one in items[ITEMS_MAX:]] == [True] * (count > ITEMS_MAX)

@@ -19,7 +19,7 @@ from blindpost.agent.queues.deletion import Deletion
 from blindpost.agent.rotation.rotation import Rotation
 from blindpost.agent.rotation.tables import RECIPIENT, RecipientEvent
 from blindpost.agent.stats import ConnectionStats, RcvQueueStats, SndQueueStats, Switch
-from blindpost.agent.store import connections, handshakes, ratchets
+from blindpost.agent.store import connections, handshakes, messages, ratchets
 from blindpost.agent.subscriptions.engine import Subscriptions
 from blindpost.agent.sync.synchronisation import SYNC_AGENT_VERSION, Synchronisation
 from blindpost.agent.work.ground import Ground
@@ -173,6 +173,9 @@ class ConnectionCalls:
     async def delete(self, conn_id: ConnId, *, wait_delivery: bool) -> None:
         self._ground.awake()
         await self._deletion.delete(conn_id, wait_delivery=wait_delivery)
+
+    def waiting(self, conn_id: ConnId) -> int:
+        return messages.count_pending(self._ground.store.reading, conn_id)
 
     def stats(self, conn_id: ConnId) -> ConnectionStats:
         whole = self._whole(conn_id)

@@ -27,6 +27,8 @@ class Calls(Protocol):
 
     def stats(self, conn_id: ConnId) -> ConnectionStats: ...
 
+    def waiting(self, conn_id: ConnId) -> int: ...
+
     async def send(self, conn_id: ConnId, body: Buffer, *, notify: bool, pq: bool | None) -> int: ...
 
     async def ack(self, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None: ...
@@ -92,6 +94,11 @@ class Connection:
     def stats(self) -> ConnectionStats:
         """The connection's current state."""
         return self._calls.stats(self.id)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages no router has taken yet: many, where a peer does not read."""
+        return self._calls.waiting(self.id)
 
     async def send(self, body: Buffer, *, notify: bool = True, pq: bool | None = None) -> int:
         """Store a message for the peer; returns its number, which `Sent` and receipts will name.

@@ -20,6 +20,9 @@ from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger("blindpost.bot")
 
+ANSWERS_MAX = 500
+"""So many answers may wait for somebody: who does not read them is not heard until some are gone."""
+LOOK_S = 5.0
 STORE_PAUSE_S = 5.0
 """A full disk is not the handler's fault: it is retried until there is room, or the bot closes."""
 
@@ -101,6 +104,9 @@ class Workers:
     async def _work(self, key: str, queue: deque[Task]) -> None:
         try:
             while queue and not self.closing:
+                if self._is_unread(key):
+                    await asyncio.sleep(LOOK_S)
+                    continue
                 async with self._place(key):
                     await self._noted(queue[0])
                 queue.popleft()
@@ -114,6 +120,12 @@ class Workers:
             del self._running[key]
             if not queue:
                 self._queues.pop(key, None)
+
+    def _is_unread(self, key: str) -> bool:
+        """Whether too many answers wait. Whoever sends much and reads nothing would fill the store."""
+        with contextlib.suppress(ConnError):
+            return self._chats.agent.connection(key).waiting >= ANSWERS_MAX
+        return False  # what it is about is no contact, or gone
 
     @contextlib.asynccontextmanager
     async def _place(self, key: str) -> AsyncIterator[None]:

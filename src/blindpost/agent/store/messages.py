@@ -206,6 +206,11 @@ def has_pending(db: Db, conn_id: ConnId) -> bool:
     return bool(db.sql.execute(query, (conn_id,)).fetchone()[0])
 
 
+def count_pending(db: Db, conn_id: ConnId) -> int:
+    query = "SELECT count(*) FROM snd_message_deliveries WHERE conn_id = ? AND failed = 0"
+    return int(db.sql.execute(query, (conn_id,)).fetchone()[0])
+
+
 def expired_deliveries(
     db: Db, conn_id: ConnId, queue_number: int, before: int
 ) -> list[tuple[int, int, MessageKind]]:

@@ -33,6 +33,8 @@ INFO_MAX_PQ = 10_968
 LINK_DATA_PLAIN_MAX = 10_240
 COMPRESSION_VERSION = 8
 BATCH_VERSION = 9
+ITEMS_MAX = 256
+"""So many messages of one body are read: a compressed one has room for a thousand, each to be answered."""
 
 OBJECT, ARRAY, COMPRESSED = b"{", b"[", b"X"
 KNOWN_STRANGERS = {b"=": "a binary batch", b"/": "a signed message", b">": "a forwarded one", b"F": "a file"}
@@ -59,8 +61,14 @@ def read_body(data: Buffer) -> tuple[Item, ...]:
         items: list[Item] = []
         for part in expanded_parts(data[1:]):
             items += _read_plain(part)
+        return _bounded(items)
+    return _bounded(_read_plain(data))
+
+
+def _bounded(items: Sequence[Item]) -> tuple[Item, ...]:
+    if len(items) <= ITEMS_MAX:
         return tuple(items)
-    return _read_plain(data)
+    return (*items[:ITEMS_MAX], Unread("more messages than are read from one body"))
 
 
 def _read_plain(data: Buffer) -> tuple[Item, ...]:
