@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import Transaction
-from blindpost.chat import book, model
+from blindpost.chat import book, drafts, model
 from blindpost.chat.book import GROUPS
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.content import Content
@@ -31,6 +31,7 @@ from blindpost.chat.events import (
 )
 from blindpost.chat.grouping import NAME_MAX, ROLE_MAX
 from blindpost.chat.model import Group, GroupState
+from blindpost.router.config import QUOTA_DEFAULT
 from blindpost.testing import Person
 from blindpost.testing.network import MemoryNetwork
 from tests.support.agent.agents import on_network, party
@@ -224,6 +225,21 @@ async def test_what_is_said_in_a_group_neither_reads_nor_writes_it_anew(
         await host.tell("bob", e.NewMessage(Content("third")))
         await bob.heard("third")
         assert len(written) == 1
+
+
+@virtual
+async def test_a_member_who_reads_nothing_is_sent_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who read get all of it."""
+    monkeypatch.setattr(drafts, "UNREAD_MAX", 3)
+    async with team(tmp_path) as (host, bob, carol):
+        await introduce(host, bob, carol)
+        group = group_of(bob)
+        for number in range(QUOTA_DEFAULT + 12):
+            await bob.say(group, str(number))
+            await carol.heard(str(number))
+        assert bob.chats.agent.connection(group.id).waiting == 3
 
 
 @virtual

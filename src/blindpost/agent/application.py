@@ -15,7 +15,7 @@ from blindpost.agent.links import creating
 from blindpost.agent.messages import acking
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnMode
-from blindpost.agent.store import connections, handshakes, records
+from blindpost.agent.store import connections, handshakes, messages, records
 from blindpost.agent.store.database import Db
 from blindpost.agent.work.transactions import Tx
 from blindpost.wire.agent.messages import AMsg
@@ -64,6 +64,10 @@ class Transaction(Records):
         if not whole.snd:
             raise ConnError(ConnectionCode.SIMPLEX, "nobody has joined yet")
         return enqueue(self._tx, whole, AMsg(body), notify=notify, pq_wish=pq).internal_id
+
+    def waiting(self, conn: Connection) -> int:
+        """As `Connection.waiting`."""
+        return messages.count_pending(self._tx, conn.id)
 
     def ack(self, conn: Connection, msg_id: int, receipt: bytes | None = None) -> None:
         """As `ReceivedMessage.ack`, but only once: a second time is an error, so that whatever belongs to the

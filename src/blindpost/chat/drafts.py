@@ -32,6 +32,8 @@ from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.errors import WireError
 
 ID_SIZE = 12
+UNREAD_MAX = 500
+"""So many messages may wait for a member of a group: who does not read them is sent no more meanwhile."""
 Change = Callable[[Transaction], None]
 
 
@@ -158,7 +160,9 @@ class Draft:
                 self.to_member(tx, self._conns[member.conn_id], member, message)
 
     def to_member(self, tx: Transaction, conn: Connection, member: Member, message: Message) -> None:
-        """One unreachable member must not keep the others from getting the message."""
+        """One unreachable member must not keep the others from getting the message, nor fill the store."""
+        if tx.waiting(conn) >= UNREAD_MAX:
+            return
         with contextlib.suppress(AgentError):
             self._say(tx, conn, message, write_body([message], pq=False, version=member.version))
 
