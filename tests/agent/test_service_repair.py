@@ -17,6 +17,7 @@ from blindpost.agent.subscriptions.services import RENEWED_BEFORE
 from blindpost.client.options import SmpOptions
 from blindpost.crypto.credentials import VALIDITY
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.engine.loop import StoreFailedError
 from blindpost.router.model import Domain
 from blindpost.wire.smp.commands import DEL, SUB, SUBS
 from tests.support.agent.network import (
@@ -288,9 +289,16 @@ def agent_service(world: World) -> bytes:
 
 @pytest.mark.claim("SVC-73")
 @virtual
-async def test_a_certificate_is_renewed_before_it_expires(tmp_path: Path) -> None:
+async def test_a_certificate_is_renewed_before_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later, if the disk is full just then."""
     started = time.time()
     late_by = 0.0
+
+    def full() -> None:
+        world.agent.store._file.rollback()
+        raise StoreFailedError("the disk is full")
 
     def now() -> float:
         return started + late_by
@@ -308,6 +316,11 @@ async def test_a_certificate_is_renewed_before_it_expires(tmp_path: Path) -> Non
         assert agent.subs.services.renewal_due(USER, world.server)
         late_by = 0.0
         agent.subs.services.renewal_due = lambda user_id, server: True  # type: ignore[method-assign]
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.store._file, "commit", full)
+            await asyncio.sleep(7 * 3600)
+        assert agent.presented(world.server) == before
+        assert "a service takes new credentials later: the disk is full" in caplog.text
         await asyncio.sleep(7 * 3600)
         agent.subs.services.renewal_due = lambda user_id, server: False  # type: ignore[method-assign]
         await until_settled(agent, world.server)

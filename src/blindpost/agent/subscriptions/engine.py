@@ -39,6 +39,7 @@ from blindpost.client.calls import Failure, Late, Push
 from blindpost.client.errors import CredentialsError, RefusedError
 from blindpost.crypto.credentials import Credentials
 from blindpost.crypto.ids_hash import QueueSet
+from blindpost.engine.loop import StoreFailedError
 from blindpost.transport.errors import ClosedError, TransportError
 from blindpost.wire.addresses import Server
 from blindpost.wire.frozen import dataclass
@@ -294,10 +295,12 @@ class Subscriptions:
         while True:
             await asyncio.sleep(self._context.options.renewal_check_s)
             for key, work in tuple(self._works.items()):
-                if work.table.active_service is not None and self.services.renewal_due(
-                    key.user_id, key.server
-                ):
-                    work.renew()
+                due = work.table.active_service is not None
+                if due and self.services.renewal_due(key.user_id, key.server):
+                    try:
+                        work.renew()
+                    except StoreFailedError as error:
+                        log.error("a service takes new credentials later: %s", error)
 
     # What sessions tell
 
