@@ -14,12 +14,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from blindpost.agent import AgentError, Connection
+from blindpost.bot import Bot
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import BATCH_VERSION, write_body, write_info
 from blindpost.chat.codec.content import Content
 from blindpost.chat.codec.groups import GroupInvite, GroupProfile, MemberInfo, MemberRef
 from blindpost.chat.codec.profiles import Profile
-from blindpost.testing import virtual
+from blindpost.testing import Guest, virtual
 from blindpost.testing.clock import run_virtual
 from blindpost.wire.errors import WireError
 from tests.support.bot.bots import BotWorld, with_echo
@@ -32,6 +33,14 @@ Script = Callable[[Host, str], Awaitable[None]]
 
 async def admitted(host: Host, link: str) -> None:
     await host.invite_bot(link, "bot", "member")
+
+
+async def still_answers(bot: Bot, guest: Guest) -> None:
+    """After everything that was under way has come to an end."""
+    await asyncio.sleep(600)
+    assert bot.broken is not None
+    assert not bot.broken.done()
+    assert await guest.ask("/echo hello") == "hello"
 
 
 async def all_at_once(host: Host, *events: e.AnyEvent) -> None:
@@ -159,15 +168,9 @@ def test_a_bot_answers_others_whatever_it_is_told(said: list[tuple[bool, list[e.
                     with suppress(AgentError, WireError):
                         conn = host.conns["bot"] if in_group else contact
                         await conn.send(write_body(items, pq=not in_group, version=BATCH_VERSION))
-                await asyncio.sleep(600)
-                assert bot.broken is not None
-                assert not bot.broken.done()
-                assert await guest.ask("/echo first") == "first"
+                await still_answers(bot, guest)
             async with bot.open():
-                await asyncio.sleep(600)
-                assert bot.broken is not None
-                assert not bot.broken.done()
-                assert await guest.ask("/echo again") == "again"
+                await still_answers(bot, guest)
                 assert bot.set_aside() == [], "nothing was the fault of a handler"
 
     with tempfile.TemporaryDirectory() as folder:
@@ -208,13 +211,9 @@ async def test_a_bot_answers_others_whatever_a_group_does(
             guest = await place.guest("guest", link)
             with suppress(AgentError):
                 await script(host, link)
-            await asyncio.sleep(0.02 if restarted else 600)
-            if not restarted:
-                assert bot.broken is not None
-                assert not bot.broken.done()
-                assert await guest.ask("/echo first") == "first"
+            if restarted:
+                await asyncio.sleep(0.02)
+            else:
+                await still_answers(bot, guest)
         async with bot.open():
-            await asyncio.sleep(600)
-            assert bot.broken is not None
-            assert not bot.broken.done()
-            assert await guest.ask("/echo again") == "again"
+            await still_answers(bot, guest)

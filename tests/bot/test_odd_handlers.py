@@ -122,7 +122,7 @@ async def test_who_asks_much_and_reads_nothing_fills_no_store(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are answered meanwhile, and so is everything once it is read."""
-    monkeypatch.setattr(working, "ANSWERS_MAX", 50)
+    monkeypatch.setattr(working, "UNREAD_MAX", 50)
     bot = odd_bot(world.folder / "odd.db", world)
     async with bot.open() as link:
         eve, bob = await world.guest("Eve", link), await world.guest("Bob", link)

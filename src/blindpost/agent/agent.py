@@ -139,7 +139,7 @@ class Agent:
 
     async def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until routers have taken all messages and acknowledgements; False if they have not in time, or
-        the store cannot take that they have."""
+        if that cannot be stored."""
         core = self._core
         try:
             async with asyncio.timeout(timeout_s):

@@ -184,7 +184,7 @@ class Broadcasts:
         count = 0
         for contact in part:
             if contact.state is ContactState.CONNECTED and (wanted is None or wanted(contact)):
-                with contextlib.suppress(NotConnectedError):  # the connection was deleted, and by no chat
+                with contextlib.suppress(NotConnectedError):  # the program deleted the connection itself
                     event = NewMessage(Content(stored.text))
                     draft.send(contact, event, passing=(NotConnectedError, AgentError))
                     count += 1

@@ -33,7 +33,7 @@ SORRY = "Something went wrong here. Your message is kept, and somebody will look
 LIVE = "bot.live"
 """Messages that somebody is still typing."""
 LIVE_MAX = 16
-"""In one conversation: who begins more and completes none fills no store."""
+"""In one conversation, so that nobody fills the store with messages that are never completed."""
 
 
 class Handling:
@@ -98,7 +98,7 @@ class Handling:
                 if self._routes.offered is not None:
                     wanted = await _decided(self._routes.offered(event))
                 if wanted:
-                    draft.enter(event, passing=(AgentError,))  # a link that is none is nobody's work
+                    draft.enter(event, passing=(AgentError,))  # an invalid link needs nobody's attention
                 return None
             case Job():
                 return await self._job(event, counts)
@@ -204,7 +204,7 @@ def _typing(conversation: str, key: str) -> Callable[[Transaction], None]:
 
 
 def _forget_live(tx: Transaction, conversation: str, kept: int = 0) -> None:
-    """All messages that are being typed in a conversation, but so many."""
+    """Forget what is being typed in a conversation, except for so many messages."""
     rows = [key for key, _ in tx.scan(LIVE, after=f"{conversation} ", until=f"{conversation}!")]
     for key in rows[: max(0, len(rows) - kept)]:
         tx.delete(LIVE, key)

@@ -16,13 +16,13 @@ from blindpost.bot.deaths import Deaths, DiedError
 from blindpost.bot.jobs import Job
 from blindpost.bot.metrics import Metrics
 from blindpost.chat import ChatEvent, Chats, Draft
+from blindpost.chat.drafts import UNREAD_MAX
 from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger("blindpost.bot")
 
-ANSWERS_MAX = 500
-"""So many answers may wait for somebody: who does not read them is not heard until some are gone."""
 LOOK_S = 5.0
+"""How often to look whether a contact has read some of its answers."""
 STORE_PAUSE_S = 5.0
 """A full disk is not the handler's fault: it is retried until there is room, or the bot closes."""
 
@@ -122,10 +122,10 @@ class Workers:
                 self._queues.pop(key, None)
 
     def _is_unread(self, key: str) -> bool:
-        """Whether too many answers wait. Whoever sends much and reads nothing would fill the store."""
+        """Whether too many answers wait for whoever this is from."""
         with contextlib.suppress(ConnError):
-            return self._chats.agent.connection(key).waiting >= ANSWERS_MAX
-        return False  # what it is about is no contact, or gone
+            return self._chats.agent.connection(key).waiting >= UNREAD_MAX
+        return False  # it is not from a contact, or the contact is gone
 
     @contextlib.asynccontextmanager
     async def _place(self, key: str) -> AsyncIterator[None]:
@@ -245,7 +245,8 @@ class Workers:
 
 
 def let_through(cancelled: asyncio.CancelledError) -> HandlerCancelledError:
-    """For a handler that ended so: what it waited for was cancelled. A task that is to end itself does."""
+    """The failure of a handler that waited for something which was cancelled. If this task itself is being
+    cancelled, that is raised instead."""
     task = asyncio.current_task()
     if task is None or task.cancelling() > 0:
         raise cancelled

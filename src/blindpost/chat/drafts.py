@@ -33,7 +33,8 @@ from blindpost.wire.errors import WireError
 
 ID_SIZE = 12
 UNREAD_MAX = 500
-"""So many messages may wait for a member of a group: who does not read them is sent no more meanwhile."""
+"""So many messages may wait for one recipient. Until some are taken a member of a group is sent no more, and
+a bot takes nothing more from a contact: whoever reads nothing cannot fill the store."""
 Change = Callable[[Transaction], None]
 
 

@@ -93,7 +93,7 @@ def settle(tx: Transaction, draft: Draft, conn: Connection, message: e.Message) 
             made = tx.invite_later(_identity(draft, group), pq=False)
             group = group.with_member(replace(_introduced(info), conn_id=made.id))
         case e.MemberForwarded(info, link) if member.role in HOSTS and _to_reach(group, info):
-            with contextlib.suppress(AgentError):  # whose link leads nowhere is not reached
+            with contextlib.suppress(AgentError):  # with an invalid link there is no way to reach them
                 made = tx.join(link, _identity(draft, group), pq=False)
                 group = group.with_member(replace(_introduced(info), conn_id=made.id))
     if group != before:

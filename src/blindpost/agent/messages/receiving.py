@@ -83,8 +83,8 @@ class Reception:
                 del self._in_hand[place]
 
     async def _received(self, place: tuple[Server, bytes], msg: MSG) -> None:
-        """Until it is stored, or another one comes from its queue: a new session brings the same again, and
-        when its copy is stored it is the past. Read then, it would say something about a later ratchet."""
+        """Try until it is stored, or until another one comes from its queue: then a new session has brought
+        this one again. Once that copy is stored this one is out of date, and a later ratchet cannot read it."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
             queue = queues.find_rcv(self._ground.store.reading, *place)

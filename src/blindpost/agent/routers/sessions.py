@@ -396,8 +396,8 @@ class Sessions:
                 await self._guarded(self._watcher.received, session, event)
 
     async def _bring(self, session: Session, rcv_id: bytes, msg: MSG) -> None:
-        """Unless another session has taken the place of one that has ended: that one is given all that was
-        not acknowledged, and a message that waited here since may be the past."""
+        """Process a message, unless its session has ended and another has taken its place: the router gives
+        the new one all that was not acknowledged, and what waited here since may be out of date."""
         current = self.current(session.key)
         if session.client.closed_because is None or current is None or current is session:
             await self._receive(session, rcv_id, msg)

@@ -295,8 +295,8 @@ class Subscriptions:
         while True:
             await asyncio.sleep(self._context.options.renewal_check_s)
             for key, work in tuple(self._works.items()):
-                due = work.table.active_service is not None
-                if due and self.services.renewal_due(key.user_id, key.server):
+                is_served = work.table.active_service is not None
+                if is_served and self.services.renewal_due(key.user_id, key.server):
                     try:
                         work.renew()
                     except StoreFailedError as error:
