@@ -84,7 +84,7 @@ class Reception:
 
     async def _received(self, place: tuple[Server, bytes], msg: MSG) -> None:
         """Try until it is stored, or until another one comes from its queue: then a new session has brought
-        this one again. Once that copy is stored this one is out of date, and a later ratchet cannot read it."""
+        this one again. Once that copy is stored, this one is out of date: a later ratchet cannot read it."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
             queue = queues.find_rcv(self._ground.store.reading, *place)
