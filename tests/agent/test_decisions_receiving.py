@@ -26,6 +26,7 @@ from blindpost.agent.messages.content import Arrival, Fate
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
 from blindpost.agent.notifications.model import PushMode, Token
 from blindpost.agent.rotation import recipient
+from blindpost.agent.routers.sessions import SessionKey
 from blindpost.agent.store import connections, deletion, ntf_tokens, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.work.retries import MESSAGE_FAST
@@ -188,6 +189,39 @@ def test_a_message_of_another_queue_does_not_take_its_place(desk: Desk) -> None:
 
     async def main() -> None:
         await asyncio.gather(desk.bring(msg), desk.bring(other, b"unknown".ljust(24)))
+
+    run_virtual(main())
+    assert (desk.heard(), desk.in_hand) == ([b"first"], 0)
+
+
+ELSEWHERE = {
+    "another user": SessionKey(2, ROUTER),
+    "another connection": SessionKey(1, ROUTER, "other"),
+    "another identity at the same place": SessionKey(1, replace(ROUTER, key_hash=b"o" * 32)),
+}
+
+
+@pytest.mark.parametrize("key", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_message_on_the_session_of_others_is_not_touched(
+    desk: Desk, key: SessionKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An acknowledgement would tell the router that both sessions are those of one program."""
+    msg = desk.said(AMsg(b"first"))
+    for _ in range(3):
+        desk.take(msg, key=key)
+    assert (desk.acks, desk.events) == (0, [])
+    assert "speaks of a queue on a session that is not the queue's" in caplog.text
+    desk.take(msg, key=SessionKey(1, ROUTER, CONN))
+    assert (desk.acks, desk.heard()) == (0, [b"first"])
+
+
+def test_a_message_on_the_session_of_others_does_not_take_the_place_of_the_true_one(desk: Desk) -> None:
+    refuse(desk, 1)
+    msg = desk.said(AMsg(b"first"))
+
+    async def main() -> None:
+        garbled = MSG(msg.msg_id, bytes(100))
+        await asyncio.gather(desk.bring(msg), desk.bring(garbled, key=SessionKey(2, ROUTER)))
 
     run_virtual(main())
     assert (desk.heard(), desk.in_hand) == ([b"first"], 0)

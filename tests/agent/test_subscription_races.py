@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.agent import QueueState
+from blindpost.agent import QueueState, SessionMode
 from blindpost.client.calls import Failure, Late
 from blindpost.client.errors import RefusedError, ResponseTimeoutError, UnexpectedResponseError
 from blindpost.crypto.boxes import BoxKey, nonce_of
@@ -18,9 +18,9 @@ from blindpost.wire.primitives import encode
 from blindpost.wire.smp.commands import ACK, SUB
 from blindpost.wire.smp.errors import STORE, Code
 from blindpost.wire.smp.messages import Message, write_message
-from blindpost.wire.smp.responses import END, ERR, MSG, OK, SOK, Response
+from blindpost.wire.smp.responses import DELD, END, ERR, MSG, OK, SOK, Response
 from blindpost.wire.smp.transmissions import Request
-from tests.support.agent.network import SECRET, cut, staged
+from tests.support.agent.network import SECRET, USER, cut, staged
 from tests.support.client.scripted_router import settle, virtual
 
 _PADDED_SIZE = 16104
@@ -186,6 +186,40 @@ async def test_a_queue_that_another_client_took_is_asked_for_once_more(tmp_path:
         again = [request for request in router.requests[asked:] if isinstance(request.command, SUB)]
         assert [request.entity_id for request in again] == [refs[0].rcv_id]
         assert agent.told.words == ["UP", "END", "UP", "END"]
+
+
+OTHERS = {
+    "another connection's": (SessionMode.ENTITY, USER),
+    "another user's": (SessionMode.SESSION, 2),
+}
+
+
+@pytest.mark.parametrize(("mode", "user_id"), OTHERS.values(), ids=OTHERS)
+@virtual
+async def test_what_is_said_of_a_queue_on_the_session_of_others_changes_nothing(
+    tmp_path: Path, mode: SessionMode, user_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A router could find out whose queues are one program's, by whether they are asked for there."""
+    async with staged(tmp_path, 2, lambda request: SOK(None), mode=mode) as stage:
+        agent, router = stage.agent, stage.router
+        with agent.store.transaction() as db:
+            db.sql.execute("INSERT INTO users (user_id) VALUES (2)")
+        (theirs,), (ours,) = agent.insert(stage.made[:1], user_id=user_id), agent.insert(stage.made[1:])
+        for ref in (theirs, ours):
+            await agent.subs.subscribe([ref])
+        assert len(router.sessions) == 2
+        asked, told = len(router.requests), list(agent.told.log)
+        for event in (END(), DELD(), ERR(Code.AUTH), END()):
+            router.push(theirs.rcv_id, event)
+        await asyncio.sleep(500)
+        assert len(router.requests) == asked
+        assert agent.told.log == told
+        assert [agent.subs.state(ref) for ref in (theirs, ours)] == [QueueState.ACTIVE] * 2
+        assert caplog.text.count("speaks of a queue on a session that is not the queue's") == 1
+        for event in (END(), DELD(), ERR(Code.AUTH)):
+            router.push(ours.rcv_id, event)
+        await asyncio.sleep(1)
+        assert [word for word, _ in agent.told.log[len(told) :]] == ["END", "DELD", "ERRS"]
 
 
 @virtual

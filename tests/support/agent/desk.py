@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from blindpost.agent import Event, Failed, Received
@@ -15,12 +14,13 @@ from blindpost.agent.connection import Calls, Connection
 from blindpost.agent.messages.acking import ACK_TAG
 from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
-from blindpost.agent.routers.sessions import Session
+from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import connections, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.transactions import Tx
+from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.kem import KemLibrary, KemSource
 from blindpost.testing.clock import run_virtual
@@ -44,6 +44,7 @@ from tests.support.agent.parties import joined
 from tests.support.agent.rows import CONFIG, CONN, NOW, PEER_KEY, ROUTER, rcv_queue, snd_queue
 
 VERSION = 7
+SESSION = SessionKey(1, ROUTER)
 HEADER, KEYED = PublicHeader(4), PublicHeader(4, PEER_KEY.public)
 
 
@@ -141,16 +142,16 @@ class Desk:
 
     # How it is taken
 
-    async def bring(self, msg: MSG, rcv_id: bytes | None = None) -> float:
-        session = cast(Session, SimpleNamespace(key=SimpleNamespace(server=ROUTER)))
+    async def bring(self, msg: MSG, rcv_id: bytes | None = None, key: SessionKey = SESSION) -> float:
+        session = Session(1, key, cast(SmpClient, None))
         began = asyncio.get_running_loop().time()
         async with asyncio.timeout(600):
             await self._reception.received(session, rcv_id or self.queue.rcv_id, msg)
         return asyncio.get_running_loop().time() - began
 
-    def take(self, msg: MSG, rcv_id: bytes | None = None) -> float:
+    def take(self, msg: MSG, rcv_id: bytes | None = None, key: SessionKey = SESSION) -> float:
         """The router has delivered it; the seconds until it was taken."""
-        return run_virtual(self.bring(msg, rcv_id))
+        return run_virtual(self.bring(msg, rcv_id, key))
 
     def process(self, queue: RcvQueue, msg: MSG) -> None:
         """It is processed, although something has happened to the queue since it was found."""

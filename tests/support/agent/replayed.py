@@ -19,11 +19,12 @@ from typing import Any, cast
 from blindpost.agent import Agent, AgentConfig, Connection, Event, QueueStatus, SessionOptions
 from blindpost.agent.core import Core
 from blindpost.agent.model import ConnMode, MessageKind, RcvQueue, SndQueue
-from blindpost.agent.routers.sessions import SessionKey
+from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call
 from blindpost.client.options import SmpOptions
+from blindpost.client.smp import SmpClient
 from blindpost.crypto.boxes import BoxKey, nonce_of
 from blindpost.crypto.kem import Encapsulated, KemKeyPair, KemSource
 from blindpost.crypto.keys import PrivateKey
@@ -332,7 +333,7 @@ class ReplayedAgent:
         sealed = BoxKey(bytes.fromhex(queue["delivery_secret"])).seal_padded(
             nonce_of(msg_id), writer.done(), PADDED
         )
-        session = cast(Any, SimpleNamespace(key=SimpleNamespace(server=_server(queue))))
+        session = Session(1, rt.sessions.key(1, _server(queue)), cast(SmpClient, None))
         await rt.reception.received(session, bytes.fromhex(queue["recipient_id"]), MSG(msg_id, bytes(sealed)))
 
 

@@ -29,7 +29,7 @@ from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, SyncState, Wh
 from blindpost.agent.notifications.supervisor import message_came
 from blindpost.agent.rotation import recipient
 from blindpost.agent.rotation.draining import Draining
-from blindpost.agent.routers.sessions import Session
+from blindpost.agent.routers.sessions import ELSEWHERE, Session
 from blindpost.agent.store import connections, messages, queues, ratchets
 from blindpost.agent.sync import synchronisation
 from blindpost.agent.work.ground import Ground
@@ -75,6 +75,10 @@ class Reception:
         """Process one message; when this returns it is stored what becomes of it. A store that is broken
         takes nothing until the next start, and the router has the message still."""
         place = session.key.server, rcv_id
+        queue = queues.find_rcv(self._ground.store.reading, *place)
+        if queue is not None and not session.key.carries(queue):
+            session.blame(ELSEWHERE)
+            return
         self._in_hand[place] = msg
         try:
             await self._received(place, msg)

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 Ts = TypeVarTuple("Ts")
 
 _CLOSED = "the agent is closed"
+ELSEWHERE = "speaks of a queue on a session that is not the queue's"
+"""What a router may be trying to find out with that: whose queues are one program's."""
 
 SmpCall = Call[Command]
 SmpEvent = Event[Response, Command]
@@ -55,6 +57,19 @@ class SessionMode(Enum):
     ENTITY = "entity"
 
 
+class ReceiveQueue(Protocol):
+    """A queue of ours, as far as its session cares."""
+
+    @property
+    def conn_id(self) -> str: ...
+
+    @property
+    def user_id(self) -> int: ...
+
+    @property
+    def server(self) -> Server: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SessionKey:
     """What one session is for."""
@@ -62,6 +77,12 @@ class SessionKey:
     user_id: int
     server: Server
     entity: str | None = None
+
+    def carries(self, queue: ReceiveQueue) -> bool:
+        """Whether a queue is subscribed and read here. On any other session nothing about it is believed: a
+        router that spoke of it there would learn from what we do that both belong to one program."""
+        place = queue.user_id, queue.server
+        return place == (self.user_id, self.server) and self.entity in (None, queue.conn_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +108,7 @@ class Session:
     """Sessions with other routers that this one, as a proxy, keeps for us."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while nothing waits to be taken: who asks for more should wait for that."""
+    _blamed: set[str] = field(default_factory=set)
 
     @property
     def session_id(self) -> bytes:
@@ -96,6 +118,12 @@ class Session:
     @property
     def service(self) -> ServiceSession | None:
         return self.client.service
+
+    def blame(self, misdeed: str) -> None:
+        """Log what its router does wrong, once: it could go on for as long as it likes."""
+        if misdeed not in self._blamed:
+            self._blamed.add(misdeed)
+            log.warning("%s %s", self.key.server.hosts[0].text, misdeed)
 
 
 Receive = Callable[["Session", bytes, MSG], Awaitable[None]]
@@ -389,7 +417,7 @@ class Sessions:
                 if isinstance(event, Late):
                     await self._guarded(self._watcher.received, session, event)
             case Unexpected():
-                log.warning("a router sent a response that belongs to no command")
+                session.blame("sent a response that belongs to no command")
             case _:
                 if handing and isinstance(event, Push) and isinstance(event.response, ALLS):
                     await asyncio.wait(handing)

@@ -95,13 +95,6 @@ def named(db: Db, user_id: int, server: Server, rcv_ids: Sequence[bytes]) -> lis
     return found
 
 
-def conn_of(db: Db, server: Server, rcv_id: bytes) -> str | None:
-    """The connection that a queue belongs to."""
-    query = "SELECT conn_id FROM rcv_queues WHERE host = ? AND port = ? AND rcv_id = ?"
-    row = db.sql.execute(query, (*server_key(server), rcv_id)).fetchone()
-    return None if row is None else row[0]
-
-
 def set_subscribed(db: Db, server: Server, rcv_ids: Iterable[bytes]) -> None:
     """These were subscribed for the first time."""
     query = "UPDATE rcv_queues SET to_subscribe = 0 WHERE host = ? AND port = ? AND rcv_id = ?"

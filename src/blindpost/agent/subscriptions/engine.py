@@ -17,7 +17,9 @@ from blindpost.agent.events import (
     ServiceDown,
     ServiceEnd,
 )
+from blindpost.agent.model import RcvQueue
 from blindpost.agent.routers.sessions import (
+    ELSEWHERE,
     Receive,
     Session,
     SessionKey,
@@ -28,6 +30,7 @@ from blindpost.agent.routers.sessions import (
 )
 from blindpost.agent.store import subscriptions as rows
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.queues import find_rcv
 from blindpost.agent.subscriptions.batches import Sweep
 from blindpost.agent.subscriptions.options import SubscriptionOptions
 from blindpost.agent.subscriptions.ports import Context, MadeQueue, QueueRef, Reports
@@ -357,9 +360,9 @@ class Subscriptions:
             case Push(b"", ERR(error)):
                 self._reports.raised(AgentFailed(network_error(session.key.server, RefusedError(error))))
             case Push(rcv_id, ERR(error)):
-                conn_id = rows.conn_of(self._store.reading, session.key.server, rcv_id)
-                if conn_id is not None:
-                    self._reports.refused(session.key.server, [(conn_id, RefusedError(error))])
+                queue = self._carried(session, rcv_id)
+                if queue is not None:
+                    self._reports.refused(session.key.server, [(queue.conn_id, RefusedError(error))])
             case Late(SUB(), rcv_id, response):
                 self.work(session.key).late(session, rcv_id, response)
 
@@ -381,15 +384,22 @@ class Subscriptions:
         key = session.key
         work = self.work(key)
         conn_id = work.table.conn_of(rcv_id)
-        if conn_id is None:
-            conn_id = rows.conn_of(self._store.reading, key.server, rcv_id)
-            for queue in rows.named(self._store.reading, key.user_id, key.server, [rcv_id]):
-                if queue.associated:
-                    work.table.service_left(rcv_id)
-                    with self._store.transaction() as db:
-                        rows.set_associated(db, key.server, [rcv_id], False)
+        if conn_id is None and (queue := self._carried(session, rcv_id)) is not None:
+            conn_id = queue.conn_id
+            if queue.service_associated and not queue.deleted:
+                work.table.service_left(rcv_id)
+                with self._store.transaction() as db:
+                    rows.set_associated(db, key.server, [rcv_id], False)
         work.table.remove(rcv_id)
         return conn_id
+
+    def _carried(self, session: Session, rcv_id: bytes) -> RcvQueue | None:
+        """A stored queue, if a router may speak of it on this session."""
+        queue = find_rcv(self._store.reading, session.key.server, rcv_id)
+        if queue is None or session.key.carries(queue):
+            return queue
+        session.blame(ELSEWHERE)
+        return None
 
     def _service_ended(self, session: Session) -> None:
         if self.sessions.is_current(session):

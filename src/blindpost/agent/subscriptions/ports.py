@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
-from blindpost.agent.routers.sessions import Sessions
+from blindpost.agent.routers.sessions import ReceiveQueue, Sessions
 from blindpost.agent.subscriptions.options import SubscriptionOptions
 from blindpost.client.calls import Failure
 from blindpost.transport.errors import TransportError
@@ -20,17 +20,8 @@ if TYPE_CHECKING:
     from blindpost.agent.subscriptions.services import Services
 
 
-class QueueRef(Protocol):
+class QueueRef(ReceiveQueue, Protocol):
     """A receive queue, as far as subscribing cares."""
-
-    @property
-    def conn_id(self) -> str: ...
-
-    @property
-    def user_id(self) -> int: ...
-
-    @property
-    def server(self) -> Server: ...
 
     @property
     def rcv_id(self) -> bytes: ...
