@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from blindpost.canary import settings as canary
+from blindpost.ds import settings as ds
+from blindpost.ntf import settings as ntf
 from blindpost.router.config import RouterRules
 from blindpost.router.running import choices
 from blindpost.router.running.settings import AddressSection, RouterPlace, Settings
 from blindpost.router.running.template import config_text
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.limits import LimitSizes
+from blindpost.serving.settings import Section
 from blindpost.wire.text import b64
 
 FILE = Path("/somewhere/router.toml")
@@ -128,6 +134,33 @@ def test_a_mistake_is_reported_with_its_line(before: str, after: str, message: s
     said = told(text)
     assert said.startswith(f"{FILE}, line {line_of(text, after.splitlines()[0])}: ")
     assert message in said
+
+
+def all_numbers() -> Iterator[tuple[type[Section], str]]:
+    """Every setting of every server that takes a number."""
+    for settings in (Settings, ntf.Settings, ds.Settings, canary.Settings):
+        for table in settings.model_fields.values():
+            section = table.annotation
+            if isinstance(section, type) and issubclass(section, Section):
+                for name, field in section.model_fields.items():
+                    if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+                        yield section, name
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, 10**30, 2**63])
+def test_no_number_is_endless(value: float) -> None:
+    """Whoever wants no limit may write one that nobody reaches, but none that fits into no column or wait."""
+    numbers = dict.fromkeys(all_numbers())
+    assert len(numbers) > 60
+    for section, name in numbers:
+        with pytest.raises(ValidationError):
+            section.model_validate({name: value})
+
+
+def test_an_endless_number_is_reported_with_its_line() -> None:
+    text = changed("new_per_second = 500.0", "new_per_second = inf")
+    line = text.splitlines().index("new_per_second = inf") + 1
+    assert told(text) == f"{FILE}, line {line}: limits.new_per_second: Input should be a finite number."
 
 
 def test_a_missing_setting_is_named() -> None:

@@ -69,6 +69,18 @@ def test_wrong_usage_is_one_line_and_code_2(path: tuple[str, ...]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
+def test_every_number_has_a_least_and_a_most(path: tuple[str, ...]) -> None:
+    """Without them an endless number, or one with too many zeros, ends in a traceback or in no memory."""
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.get_command(typer.Context(command), name)
+    for one in command.params:
+        if getattr(one, "type_descriptor", None) and one.type_descriptor.annotation in (int, float):
+            assert one.min is not None, one.name
+            assert one.max is not None or one.name == "seed", one.name
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -80,6 +92,9 @@ def test_wrong_usage_is_one_line_and_code_2(path: tuple[str, ...]) -> None:
             "'boredom' is not one of 'spam', 'content'",
         ),
         (("demo", "--queues", "many"), "Invalid value for '--queues'"),
+        (("pipeline", "generate", "fleet", "--scale", "inf"), "Invalid value for '--scale'"),
+        (("pipeline", "generate", "fleet", "--seed", "-1"), "Invalid value for '--seed'"),
+        (("ds", "receive", "00", "--server", "localhost", "--wait", "inf"), "Invalid value for '--wait'"),
     ],
 )
 def test_a_mistake_is_named(words: tuple[str, ...], told: str) -> None:

@@ -24,6 +24,7 @@ from blindpost.pipeline.generate.canary import PAIRS_MOST, Canary
 from blindpost.pipeline.generate.faults import choose
 from blindpost.pipeline.generate.fleet import JOURNAL, LATE, TRUTH, generate
 from blindpost.pipeline.generate.plan import Plan, boots, curve, minutes, start_s
+from blindpost.serving.failures import OperatorError
 
 PLAN = Plan(routers=2, days=2, scale=0.003, seed=5)
 
@@ -193,6 +194,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "truth.json" in done.output.replace("\n", "")
     assert {path.name for path in (tmp_path / "x" / JOURNAL).rglob("date=*")} == {"date=2031-05-01"}
+    for day in ("0001-01-01", "9999-12-31"):
+        done = CliRunner().invoke(app, [*arguments, "--from", day])
+        assert isinstance(done.exception, OperatorError)
+        assert str(done.exception) == f"--from {day}: a day of the years 2000 to 2100 expected."
 
 
 def test_faults_are_on_one_day_whatever_the_size_of_the_fleet() -> None:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from blindpost.journal.author import checked_name
 from blindpost.serving import place as places
 from blindpost.serving.place import ServerSettings
-from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE, MetricsSection, Port
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE, MetricsSection, Port, Positive
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import RouterAddress, Scheme
 from blindpost.wire.errors import WireError
@@ -33,14 +33,13 @@ def _address(text: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
-Seconds = Annotated[float, Field(gt=0)]
 
 
 class MessagesSection(Section):
-    interval_s: Seconds = 10.0
+    interval_s: Positive = 10.0
     """How often each direction of each pair carries a message."""
     size: Annotated[int, Field(ge=SIZE_MIN, le=SIZE_MAX)] = 1_000
-    lost_after_s: Seconds = 600.0
+    lost_after_s: Positive = 600.0
     proxy: bool = False
     """Send through the sender's router, like users who hide from the recipient's."""
 

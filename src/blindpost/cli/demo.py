@@ -32,7 +32,9 @@ def demo(
         list[str] | None,
         typer.Option("--table", help="Only this table of the pipeline. May be repeated.", show_default="all"),
     ] = None,
-    queues: Annotated[int, typer.Option(min=100, help="How many queues the service has.")] = 10_000,
+    queues: Annotated[
+        int, typer.Option(min=100, max=10_000_000, help="How many queues the service has.")
+    ] = 10_000,
     as_json: JsonOption = False,
 ) -> None:
     """Show the whole system at work: routers, agents, a service, a crash, a report. Nothing is lost."""

@@ -308,7 +308,7 @@ def receive(
     folder: Annotated[
         Path | None, typer.Option(file_okay=False, help="A file for each payload; else standard output.")
     ] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first one.")] = 0,
+    wait: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds to wait for the first one.")] = 0,
     channel: ChannelOption = "",
     token: TokenOption = "",
     fingerprint: FingerprintOption = "",

@@ -212,7 +212,9 @@ def run(
     every: Annotated[
         float | None,
         typer.Option(
-            min=1, help="With --follow: look for new files every so many seconds until interrupted."
+            min=1,
+            max=86_400,
+            help="With --follow: look for new files every so many seconds until interrupted.",
         ),
     ] = None,
     table: Annotated[

@@ -165,7 +165,10 @@ def cells(
         bool, typer.Option("--compare", help="Compare with this file instead of writing it.")
     ] = False,
     size: Annotated[
-        int, typer.Option(min=4, help="How many cells; if they are too few, double them on both sides.")
+        int,
+        typer.Option(
+            min=4, max=10_000_000, help="How many cells; if they are too few, double them on both sides."
+        ),
     ] = 480,
     journal: JournalOption = JOURNAL,
     out: OutOption = LAKE,

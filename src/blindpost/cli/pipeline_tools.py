@@ -38,18 +38,21 @@ if TYPE_CHECKING:
     from blindpost.pipeline.bench.measure import Result
 
 REPORT = Path("report.html")
+DAYS_MOST = 3_650
+YEARS = range(2000, 2101)
 NUMBERS_WIDTH = 140
 """The width of a benchmark's numbers; a narrow terminal wraps them, a file has them whole."""
 
 
 def generate(
     folder: Annotated[Path, typer.Argument(help="A new folder for the journal and the list of its faults.")],
-    routers: Annotated[int, typer.Option(min=2, help="Message routers in the fleet.")] = 20,
-    days: Annotated[int, typer.Option(min=1, help="Days of history.")] = 30,
+    routers: Annotated[int, typer.Option(min=2, max=10_000, help="Message routers in the fleet.")] = 20,
+    days: Annotated[int, typer.Option(min=1, max=DAYS_MOST, help="Days of history.")] = 30,
     scale: Annotated[
-        float, typer.Option(min=0.001, help="How busy the routers are; 1 is a large public router.")
+        float,
+        typer.Option(min=0.001, max=1000, help="How busy the routers are; 1 is a large public router."),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed and first day give the same files.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed and first day give the same files.")] = 1,
     first: Annotated[
         datetime | None,
         typer.Option(
@@ -60,7 +63,10 @@ def generate(
         ),
     ] = None,
     late: Annotated[
-        int, typer.Option(min=0, help="Put this many files into FOLDER/late instead, to add later.")
+        int,
+        typer.Option(
+            min=0, max=1_000_000, help="Put this many files into FOLDER/late instead, to add later."
+        ),
     ] = 0,
     clean: Annotated[bool, typer.Option("--clean", help="No damaged or duplicate files.")] = False,
 ) -> None:
@@ -73,6 +79,8 @@ def generate(
     from blindpost.pipeline.generate.plan import Plan
 
     begin = first.date() if first else datetime.now(UTC).date() - timedelta(days=days)
+    if begin.year not in YEARS:
+        raise OperatorError(f"--from {begin}: a day of the years {YEARS[0]} to {YEARS[-1]} expected.")
     plan = Plan(routers, days, scale, seed, begin)
     with failing_plainly(), _bar("generating") as progress:
         truth = make(plan, folder, progress, spoiled=not clean, late=late)
@@ -85,9 +93,11 @@ def generate(
 
 def seal(
     folder: Annotated[Path, typer.Argument(help="A server's journal: `journal.folder` of its settings.")],
-    minute_days: Annotated[int, typer.Option(min=1, help="Delete minutes older than so many days.")] = 30,
+    minute_days: Annotated[
+        int, typer.Option(min=1, max=DAYS_MOST, help="Delete minutes older than so many days.")
+    ] = 30,
     lab_days: Annotated[
-        int, typer.Option(min=1, help="Delete events and exports older than so many days.")
+        int, typer.Option(min=1, max=DAYS_MOST, help="Delete events and exports older than so many days.")
     ] = 7,
 ) -> None:
     """Seal what a stopped or killed server left unsealed, so that a run sees it.
@@ -178,8 +188,8 @@ def bench(
     job: Annotated[
         list[str] | None, typer.Option("--job", help="once, audit, meters, reconcile; all by default.")
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Repetitions after one that warms up.")] = 3,
-    cores: Annotated[int, typer.Option(min=1, help="Cores for each of the engines.")] = 2,
+    repeat: Annotated[int, typer.Option(min=1, max=1_000, help="Repetitions after one that warms up.")] = 3,
+    cores: Annotated[int, typer.Option(min=1, max=1_024, help="Cores for each of the engines.")] = 2,
     folder: Annotated[
         Path | None, typer.Option(help="Where to keep the generated files and find them again.")
     ] = None,

@@ -12,6 +12,7 @@ import typer
 from blindpost.cli.options import ConfigOption
 from blindpost.cli.output import HERE, JsonOption, place_of, say, show
 from blindpost.serving.place import ask_running
+from blindpost.serving.sections import LONGEST_S
 
 app = typer.Typer(help="Look at, block, unblock or delete queues that were reported.", no_args_is_help=True)
 
@@ -45,7 +46,11 @@ def block(
     reason: Annotated[Reason, typer.Option(help="What its users are told.")],
     notice_ttl: Annotated[
         int | None,
-        typer.Option(min=0, help="Let clients show a notice for so many seconds; without it there is none."),
+        typer.Option(
+            min=0,
+            max=LONGEST_S,
+            help="Let clients show a notice for so many seconds; without it there is none.",
+        ),
     ] = None,
     note: NoteOption = "",
     config: ConfigOption = HERE,

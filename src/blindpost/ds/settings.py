@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
 
 _DEFAULT = DsRules()
+BYTES_MOST = 10**18
+
+Bytes = Annotated[int, Field(ge=PAYLOAD_BYTES_MAX, le=BYTES_MOST)]
 
 
 class ListenSection(Taking):
@@ -65,12 +68,12 @@ class LimitsSection(Section):
     """`DsRules`, as the file names them."""
 
     queue_payloads: Count = _DEFAULT.queue_payloads
-    queue_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.queue_bytes
+    queue_bytes: Bytes = _DEFAULT.queue_bytes
     total_payloads: Count = _DEFAULT.total_payloads
-    total_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.total_bytes
+    total_bytes: Bytes = _DEFAULT.total_bytes
     key_packages: Count = _DEFAULT.key_packages
     sender_payloads: Count = _DEFAULT.sender_payloads
-    sender_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX)] = _DEFAULT.sender_bytes
+    sender_bytes: Bytes = _DEFAULT.sender_bytes
     taken_packages: Count = _DEFAULT.taken_packages
     taken_packages_of_one: Count = _DEFAULT.taken_packages_of_one
     response_bytes: Annotated[int, Field(ge=PAYLOAD_BYTES_MAX, le=48 << 20)] = _DEFAULT.response_bytes

@@ -83,7 +83,7 @@ class ApnsSection(Section):
     topic: str = TOPIC
     ca_file: str = ""
     """Certificates that Apple is verified with, in place of the system's."""
-    ping_s: Annotated[float, Field(gt=0)] = WATCH.idle_s
+    ping_s: Positive = WATCH.idle_s
     """A connection silent for this long is probed with a PING."""
     padded_size: Annotated[int, Field(ge=512, le=PADDED_SIZE)] = APPLE_PADDED_SIZE
     test_host: str = ""

@@ -76,11 +76,16 @@ def _network(text: str) -> str:
         raise ValueError("an IP address or network expected, such as 127.0.0.1 or 10.0.0.0/8") from error
 
 
+MOST = 10**12
+"""Whoever wants no limit writes a large number. Larger ones than this do not fit where they are used: MiB as
+bytes, in a column, in a wait."""
+LONGEST_S = 10**10
+"""More than three hundred years."""
 NetworkText = Annotated[str, AfterValidator(_network)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Seconds = Annotated[int, Field(ge=1, le=LONGEST_S)]
+Positive = Annotated[float, Field(gt=0, le=LONGEST_S)]
 HostText = Annotated[str, AfterValidator(host_text)]
 Listening = Annotated[str, AfterValidator(_listening)]
 Database = Annotated[str, AfterValidator(_database), Field(repr=False)]
@@ -165,6 +170,6 @@ class Taking(Section):
     connections: Count = 50_000
     connections_per_address: Count = 1_000
     handshakes: Count = 2_000
-    memory_mib: Annotated[int, Field(ge=128)] = 2_048
+    memory_mib: Annotated[int, Field(ge=128, le=MOST)] = 2_048
     exempt: list[NetworkText] = Field(default_factory=list)
     """Addresses that stand for many users: not counted per address."""

@@ -20,9 +20,9 @@ _PYDANTIC_PREFIX = "Value error, "
 
 
 class Section(BaseModel):
-    """A table of the file: unknown names are mistakes, and a number is not a text."""
+    """A table of the file: unknown names are mistakes, a number is not a text, and none is infinite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 S = TypeVar("S", bound=Section)

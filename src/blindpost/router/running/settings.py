@@ -14,6 +14,7 @@ from blindpost.serving.outbound import OutboundSection
 from blindpost.serving.place import ServerSettings
 from blindpost.serving.sections import (
     EVERYWHERE,
+    MOST,
     Count,
     Database,
     Durability,
@@ -95,7 +96,7 @@ class LimitsSection(Taking):
     new_per_address_burst: Count = 500
     inbox_kib: Annotated[int, Field(ge=32, le=65_536)] = 128
     outbox_kib: Annotated[int, Field(ge=512, le=1_048_576)] = 8_192
-    stored_mib: Annotated[int, Field(ge=16)] = STORED_MAX >> 20
+    stored_mib: Annotated[int, Field(ge=16, le=MOST)] = STORED_MAX >> 20
 
 
 class QueuesSection(Section):
