@@ -35,7 +35,6 @@ from blindpost.agent import (
     Switched,
     SyncState,
 )
-from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.routers.proxying import ProxyOptions
 from blindpost.agent.store import queues
 from blindpost.agent.store.connections import unsettled_sync
@@ -294,10 +293,6 @@ class AgentParty(Party):
                 self._failed(conn, [msg_id], error)
             case SendsFailed(conn, msg_ids, error):
                 self._failed(conn, msg_ids, error)
-            case Failed(_, NtfError() as error) | AgentFailed(NtfError() as error) if (
-                error.is_auth and self._replaces_token
-            ):
-                self.counts["notifications refused while a token is replaced"] += 1
             case Failed(_, ProtocolError() as error) if self.attacked:
                 self.run.note(f"{self.name} is told what is wrong with a message: {error}")
             case Failed(_, ProtocolError() as error) if OUT_OF_STEP in str(error):
@@ -319,10 +314,6 @@ class AgentParty(Party):
             case Connected(conn):
                 self.connected.add(conn.id)
                 self.run.note(f"{self.name} is connected")
-
-    @property
-    def _replaces_token(self) -> bool:
-        return self.device is not None and self.device.replaces_token
 
     async def _acknowledge(self, conn: Connection, msg_id: int, receipt: bytes | None) -> None:
         """Until the agent has taken it: a full disk is not the end of the program."""

@@ -92,11 +92,6 @@ class Device:
                 if not self._naming and self._is_active():
                     await self._named.wait()
 
-    @property
-    def replaces_token(self) -> bool:
-        """Whether the notification router may have another token already than the agent knows of."""
-        return self._naming or not self._is_active()
-
     def opened(self) -> None:
         """Somebody looks at the app: it names its token once more."""
         self._named.set()

@@ -12,7 +12,7 @@ import pytest
 
 from blindpost.agent import Connected, Failed, LinkCreated, Switched, SwitchPhase
 from blindpost.agent.notifications import tokens, workers
-from blindpost.agent.notifications.model import NtfSubscription, Step
+from blindpost.agent.notifications.model import REGISTERED, NtfSubscription, Step
 from blindpost.agent.notifications.routers import NtfRouters
 from blindpost.agent.notifications.workers import CHECK_EVERY_S, FIRST_CHECK_S
 from blindpost.agent.store import ntf_subscriptions as rows
@@ -29,7 +29,7 @@ from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
 from blindpost.wire.smp.commands import NDEL
 from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION
 from blindpost.wire.versions import VersionRange
-from tests.support.agent.phones import OTHER, START, phones
+from tests.support.agent.phones import ONE, OTHER, START, phones
 from tests.support.ntf.notified import until_all
 from tests.support.ntf.routers import NotifiedQueue
 from tests.support.router.routers import new_key
@@ -124,6 +124,56 @@ async def test_a_device_token_that_changes_meanwhile_is_no_failure(
         await phone.agent.push_received(await world.push(VerificationPush, device=OTHER))
         await phone.subscribed(conn)
         assert world.asked.of("TRPL", "SNEW") == ["TRPL", "SNEW", "SNEW"]
+        assert not phone.errors
+
+
+@pytest.mark.parametrize("device", [OTHER, ONE], ids=["the new device", "the former device"])
+async def test_a_replacement_whose_answer_was_lost_is_no_failure(tmp_path: Path, device: str) -> None:
+    """The router waits for the code of a device that the agent does not know of, and refuses SNEW. The agent
+    asks it why, tells nobody, and goes on when the program has named its device again."""
+    async with phones(tmp_path) as (world, phone):
+        alice, older = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(older)
+        world.asked.hold("TRPL", after=True)
+        naming = asyncio.create_task(phone.agent.register_push(OTHER))
+        await world.asked.stuck.wait()
+        await phone.restart()
+        naming.cancel()
+        await asyncio.wait([naming])
+        assert phone.token.is_active
+        _, conn = await world.friend(phone)
+        await phone.until(lambda: not phone.token.is_active)
+        await phone.restart()
+        assert world.asked.of("SNEW", "TCHK") == ["SNEW", "SNEW", "TCHK"]
+        assert await phone.agent.register_push(device) == REGISTERED
+        assert phone.token.device.text == device
+        await phone.agent.push_received(await world.push(VerificationPush, 2, device))
+        await phone.subscribed(older, conn)
+        assert not phone.errors
+        await world.send(alice, b"hello")
+        await world.push(MessagePush, 1, device)
+
+
+async def test_a_check_that_is_refused_for_a_replaced_token_waits_for_it(tmp_path: Path) -> None:
+    async with phones(tmp_path) as (world, phone):
+        _, conn = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(conn)
+        world.asked.hold("TRPL", after=True)
+        naming = asyncio.create_task(phone.agent.register_push(OTHER))
+        await world.asked.stuck.wait()
+        await phone.stop()
+        naming.cancel()
+        await asyncio.wait([naming])
+        world.clock.now += 2 * FIRST_CHECK_S
+        await phone.start()
+        await phone.until(lambda: not phone.token.is_active)
+        assert await phone.agent.register_push(OTHER) == REGISTERED
+        await phone.agent.push_received(await world.push(VerificationPush, 2, OTHER))
+        await phone.until(lambda: world.asked.tags.count("SCHK") == 2)
+        await phone.subscribed(conn)
+        assert world.asked.of("NKEY", "SNEW") == ["NKEY", "SNEW"], "the subscription was kept"
         assert not phone.errors
 
 

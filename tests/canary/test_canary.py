@@ -113,6 +113,26 @@ async def test_a_fleet_of_one_router_has_a_pair_too(tmp_path: Path) -> None:
             await until(accepted)  # each direction finds its own message again
 
 
+async def test_connections_that_a_store_does_not_have_are_made_anew(tmp_path: Path) -> None:
+    """As after a disk was repaired by deleting what it had lost, and with a list that cannot be read."""
+    async with fleet(tmp_path) as (one, two):
+        folder = set_up(tmp_path / "canary", one, two)
+        async with singing(folder) as canary:
+            await reached(canary, Became.ACKED, 2)
+        place, before = canary.place, canary.place.pairs.read_bytes()
+        for file in place.agents.glob("one.db*"):
+            file.unlink()
+        async with singing(folder) as canary:
+            await reached(canary, Became.ACKED, 2)
+        assert place.pairs.read_bytes() != before
+        for damaged in (b"[[1, 2]]", b"{", b"7", before + b"]"):
+            place.pairs.write_bytes(damaged)
+            async with singing(folder) as canary:
+                await reached(canary, Became.ACKED, 2)
+                assert canary.book.counts[Became.REFUSED] == 0
+            assert place.pairs.with_suffix(".unreadable").read_bytes() == damaged
+
+
 async def test_a_message_that_never_arrives_is_lost(tmp_path: Path) -> None:
     async with (
         fleet(tmp_path) as (one, two),

@@ -261,6 +261,22 @@ async def test_a_hostile_peer_ends_only_its_connection(
     assert "Fatal error" not in caplog.text
 
 
+@pytest.mark.parametrize("status", ["9" * 5000, "0200", "2", "abc", "-20"])
+async def test_a_status_that_is_none_is_an_answer_without_one(
+    tmp_path: Path, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python refuses to read a number of thousands of digits."""
+
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, StreamEnded):
+            peer.h2.send_headers(event.stream_id, [(":status", status)], end_stream=True)
+
+    async with connected(tmp_path, react) as (connection, _):
+        assert (await connection.post(HEADERS, b"body", 5)).status == 0
+        assert connection.usable
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(("alpn", "fine"), [([], True), (["h2"], True)])
 async def test_a_peer_without_alpn_works_too(tmp_path: Path, alpn: list[str], fine: bool) -> None:
     async with connected(tmp_path, alpn=alpn) as (connection, _):

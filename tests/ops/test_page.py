@@ -304,6 +304,20 @@ async def test_a_server_that_does_not_answer_in_time_holds_nothing_up(
     assert "did not answer within" in card.note
 
 
+async def test_a_server_that_dies_while_it_answers_is_down(tmp_path: Path) -> None:
+    init(tmp_path / "home")
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b'{"ok": true, "result": {"version": "1')
+        writer.close()
+
+    async with await asyncio.start_unix_server(die, tmp_path / "home" / "control.sock"):
+        card = await find(tmp_path / "home").look()
+    assert card.health is Health.DOWN
+    assert "closed its control socket" in card.note
+
+
 async def test_a_server_of_another_version_is_shown_as_such(tmp_path: Path) -> None:
     init(tmp_path / "home")
     old = {"version": "0.1", "state": "running", "ready": True, "health": "everything works"}
@@ -340,8 +354,11 @@ async def test_a_visitor_without_the_token_gets_nothing(tmp_path: Path) -> None:
                 assert answer.headers["connection"] == "close", "a stranger asks once for each connection"
             assert answer.text == (await visitor.get(f"{url}/")).text
         assert (await visitor.post(f"{url}/act/0/audit")).status_code == 401
+        assert (await visitor.post(f"{url}/act/{'9' * 5000}/audit")).status_code == 401
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert (await visitor.get(f"{url}/snapshot", headers=bearer)).status_code == 200
+        for number in ("1", "00", "-1", "x", "9" * 5000):
+            assert (await visitor.post(f"{url}/act/{number}/audit", headers=bearer)).status_code == 404
         entered = await visitor.get(f"{url}/?token={TOKEN}")
         assert (entered.status_code, entered.headers["location"]) == (303, "/")
         assert TOKEN not in entered.headers["set-cookie"]

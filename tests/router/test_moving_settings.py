@@ -49,6 +49,13 @@ def test_every_setting_has_a_row_and_no_password_is_shown() -> None:
     assert "secret" not in repr(result.rows)
 
 
+def test_a_number_with_too_many_digits_is_named() -> None:
+    """Python refuses to read one of thousands of digits."""
+    for digits in (19, 5000):
+        with pytest.raises(IniError, match="a number of at least 1 expected"):
+            of(INI.replace("expire_messages_days: 7", "expire_messages_days: " + "9" * digits))
+
+
 def known_keys() -> list[str]:
     """Every key that smp-server 7.0.0.3 knows, from the table of facts."""
     part = FACTS.read_text().partition("## smp-server.ini")[2].partition("\nBeside it")[0]

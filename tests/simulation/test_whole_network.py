@@ -346,14 +346,23 @@ FOUND_BY = {
         ],
         Conditions(quota=8),
     ),
+    31029540: Schedule(
+        Cast(("alice", "bob"), ntf=True),
+        [
+            Step(0.0, "notifier crash", "ntf", (Point.AFTER_COMMIT, Ending.CLOSED, 3, 0.0)),
+            Step(10.856, "new device token", "alice", ()),
+            Step(27.073, "switch", "alice", ("bob",)),
+        ],
+        Conditions(quota=8, narrow=True),
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
 queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
 lost it to its own former connection, an agent that dies in the moment in which it is looked whether all live,
 an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
 its receipt came, a connection that takes nothing any more and is never given up, two full queues whose
-agents wait for each other, an address that is full of copies of one request, and a message that is read
-again after the ratchets that it did not fit were replaced."""
+agents wait for each other, an address that is full of copies of one request, a message that is read again
+after the ratchets that it did not fit were replaced, a device token that was replaced unheard."""
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -32,7 +32,7 @@ from blindpost.agent import (
     StoreFailedError,
 )
 from blindpost.canary.book import MIRROR, Way
-from blindpost.serving.files import read_file, write_file
+from blindpost.serving.files import read_file, set_aside, write_file
 from blindpost.serving.logs import log
 
 _HEAD = struct.Struct(">8sqqq")
@@ -140,8 +140,14 @@ class Fleet:
                     pass
 
     def restore(self) -> None:
-        """The connections of an earlier process; before anybody listens, so that no message is missed."""
-        for (one, other), (one_id, other_id) in self._noted.items():
+        """The connections of an earlier process; before anybody listens, so that no message is missed. Where
+        the store of one side is another one by now, they are made anew."""
+        stored = {name: {each.id for each in agent.connections()} for name, agent in self._agents.items()}
+        for (one, other), (one_id, other_id) in tuple(self._noted.items()):
+            if one_id not in stored[one] or other_id not in stored[other]:
+                log.warning("the connection between %s and %s is gone: it is made anew", one, other)
+                del self._noted[one, other]
+                continue
             self._add(one, other, self._agents[one].connection(one_id), ready=True)
             self._add(other, one, self._agents[other].connection(other_id), ready=True)
 
@@ -188,12 +194,13 @@ class Fleet:
 
 def _read_pairs(file: Path, agents: Container[str]) -> dict[tuple[str, str], tuple[str, str]]:
     """Connection ids by agent names, as an earlier process recorded them."""
-    rows = json.loads(read_file(file)) if file.exists() else []
-    return {
-        (one, other): (one_id, other_id)
-        for one, other, one_id, other_id in rows
-        if one in agents and other in agents
-    }
+    try:
+        rows = json.loads(read_file(file)) if file.exists() else []
+        pairs = {(str(one), str(other)): (str(first), str(second)) for one, other, first, second in rows}
+    except (ValueError, TypeError, RecursionError):
+        log.warning("the connections are made anew: their list cannot be read; it is now %s", set_aside(file))
+        return {}
+    return {names: ids for names, ids in pairs.items() if all(name in agents for name in names)}
 
 
 def node_names(routers: Mapping[str, str]) -> dict[str, str]:

@@ -82,7 +82,7 @@ class Page:
         self._changed = asyncio.Condition()
         self.streams = 0
         """How many browsers follow."""
-        self._acting: set[tuple[int, str]] = set()
+        self._acting: set[tuple[str, str]] = set()
         self._stopped = False
         self._files = {name: _asset(name) for name in ("page.css", "page.js")}
         self._history.open()
@@ -96,7 +96,7 @@ class Page:
                 Route("/snapshot", self._snapshot_now),
                 Route("/events", self._events),
                 Route("/report", self._show_report),
-                Route("/act/{number:int}/{action}", self._act, methods=["POST"]),
+                Route("/act/{number}/{action}", self._act, methods=["POST"]),
             ],
             exception_handlers={HTTPException: _refused},
         )
@@ -236,14 +236,14 @@ class Page:
         if not self._access.may_act(request):
             raise HTTPException(403)
         number, action = request.path_params["number"], request.path_params["action"]
-        if number >= len(self._servers) or action not in self._servers[number].kind.actions:
+        server = dict(zip(map(str, range(len(self._servers))), self._servers, strict=True)).get(number)
+        if server is None or action not in server.kind.actions:
             raise HTTPException(404)
         form = await _form(request)
         if (number, action) in self._acting:
             return _told("This runs already; wait for its end.", 409)
         self._acting.add((number, action))
         try:
-            server = self._servers[number]
             return _told(await ACTIONS[action](server.kind.word, server.folder, form))
         except OperatorError as error:
             return _told(str(error), 409)

@@ -40,7 +40,10 @@ class Supervised:
             log.error("%s ended with code %d; it starts again in %.1f s", self.child.kind, code, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _DELAY_S_MAX)
-            self.child.spawn()
+            try:
+                self.child.spawn()
+            except OSError as error:  # no memory for a process, say: then the machine has what killed it
+                log.error("%s could not be started: %s", self.child.kind, error.strerror)
 
     async def wait_up(self, stop: asyncio.Event) -> None:
         """Until it answers at its control socket; its first start must not fail."""

@@ -161,7 +161,7 @@ def ask(path: Path, command: str, *, timeout_s: float = ASK_TIMEOUT_S, **argumen
         raise OperatorError(f"{path}: the server did not answer within {timeout_s:.0f} s.") from error
     except OSError as error:
         raise about_file(error, path) from error
-    if not line:
+    if not line.endswith(b"\n"):
         raise HungUpError(path)
     answer = json.loads(line)
     if not answer["ok"]:

@@ -93,9 +93,14 @@ def switch(key: str, value: str) -> bool:
     return value.lower() == "on"
 
 
+_DIGITS_MAX = 18
+"""More are not in any file, and would not fit into a column."""
+
+
 def number(key: str, value: str, least: int = 1) -> int:
     """A number that is not too small."""
-    if not (value.isascii() and value.isdigit() and int(value) >= least):
+    digits = value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
+    if not (digits and least <= int(value)):
         raise IniError(f"{key}: a number of at least {least} expected, not {value!r}.")
     return int(value)
 

@@ -36,8 +36,8 @@ class PushNotifications:
         self._ground = ground
         self._reading = reading
         self._routers = NtfRouters(ground)
-        self._workers = Workers(ground, sessions, self._routers)
         self._tokens = Tokens(ground, servers, self._routers)
+        self._workers = Workers(ground, sessions, self._routers, self._tokens.look_again)
 
     async def resume(self) -> None:
         """Continue all stored work."""

@@ -57,7 +57,7 @@ from blindpost.wire.ntf.commands import (
 )
 from blindpost.wire.ntf.pushes import VerificationPush
 from blindpost.wire.ntf.responses import IDTKN, OK, TKN, Response
-from blindpost.wire.ntf.status import TokenStatus
+from blindpost.wire.ntf.status import TokenState, TokenStatus
 from blindpost.wire.ntf.tokens import DeviceToken
 
 _LOCK = "device token"
@@ -114,6 +114,22 @@ class Tokens:
             status = await self._status(token)
             self._put(replace(token, status=status, action=token.action if _kept(status) else None))
             return status
+
+    async def look_again(self) -> None:
+        """The router refused something for the token, which is active as far as we know. The answer to TRPL
+        may have been lost: then it is not, until the new device's code is returned."""
+        async with self._ground.locked(_LOCK):
+            token = self.find()
+            if token is None or not token.is_active:
+                return
+            try:
+                status = await self._status(token)
+            except NtfError as error:
+                if error.retried:
+                    raise
+                return  # what was refused tells it
+            if status.state in UNVERIFIED:
+                self._put(replace(token, status=status))
 
     async def delete(self) -> None:
         """Stop notifications; the routers are informed in the background."""
@@ -209,6 +225,9 @@ class Tokens:
         status = await self._status(token)
         if status == ACTIVE:
             return self._activate(token, mode, tell_period=True)
+        if status.state in UNVERIFIED and token.returned is not None:
+            # It was replaced, and we did not hear of it: its router may have another device.
+            return await self._replace(token, token.device, mode)
         return self._put(replace(token, status=status, action=None)).status
 
     def _activate(self, token: Token, mode: PushMode, *, tell_period: bool) -> TokenStatus:
@@ -322,6 +341,7 @@ class Tokens:
         return True
 
 
+UNVERIFIED = frozenset({TokenState.REGISTERED, TokenState.CONFIRMED})
 _RESUMED = frozenset({ActionKind.REGISTER, ActionKind.VERIFY})
 
 

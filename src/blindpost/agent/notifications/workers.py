@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from blindpost.agent.errors import AgentError, CriticalError, network_error
@@ -62,7 +62,15 @@ class WorkerKey:
 class Workers:
     """A worker lives as long as its router has rows; it sleeps until the next one is due."""
 
-    def __init__(self, ground: Ground, sessions: Sessions, routers: NtfRouters) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        sessions: Sessions,
+        routers: NtfRouters,
+        look_again: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`look_again` asks a router that refused something whether the token is active there."""
+        self._look_again = look_again
         self._ground = ground
         self._sessions = sessions
         self._routers = routers
@@ -231,6 +239,8 @@ class Workers:
             results = await self._routers.send_many(server, [call for _, call in asked])
         except AgentError as error:
             results = [error] * len(asked)
+        if any(isinstance(result, NtfError) and result.is_auth for result in results):
+            await self._look_again()
         passing: AgentError | None = None
         with self._ground.transaction() as tx:
             for (row, _), result in zip(asked, results, strict=True):
@@ -250,10 +260,10 @@ class Workers:
                 rows.finish(tx, replace(row, status=text), tx.now + CHECK_EVERY_S)
             case SUB() if row.step is Step.CHECK:
                 self._again(tx, row)
-            case NtfError() if row.step is Step.CHECK and result.is_auth:
-                self._again(tx, row)
             case NtfError() if result.is_auth and self._token() is None:
                 pass  # the token was replaced meanwhile: once it is active again, it wakes its rows
+            case NtfError() if row.step is Step.CHECK and result.is_auth:
+                self._again(tx, row)
             case AgentError():
                 return self._refused(tx, row, result)
             case _:

@@ -383,5 +383,5 @@ class Http2Connection(asyncio.Protocol):
 def _status(headers: Sequence[Header]) -> int:
     for name, value in headers:
         if name == b":status":
-            return int(value) if value.isdigit() else 0
+            return int(value) if value.isdigit() and len(value) == 3 else 0
     return 0
