@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -34,6 +36,8 @@ IDLE_S = 30.0
 PING_S = 10.0
 """Waiting calls are silent: pings show that the peer is still there, and keep paths open."""
 CONNECT_S = 10.0
+ADDRESSES_MAX = 4
+"""How many addresses of a host are tried in this time."""
 IN_HAND_MAX = 8 << 20
 UNSENT_HIGH = 256 << 10
 """The library may turn all it holds into datagrams at once, and nobody else is served meanwhile."""
@@ -220,7 +224,7 @@ class QuicListener:
 
         transport, self._server = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: QuicServer(configuration=self._configuration, create_protocol=protocol, retry=True),
-            local_addr=(host or "::", port),
+            **({"sock": _everywhere(port)} if host is None else {"local_addr": (host, port)}),
         )
         bound: int = transport.get_extra_info("sockname")[1]
         return bound
@@ -231,12 +235,38 @@ class QuicListener:
             self._server = None
 
 
+def _everywhere(port: int) -> socket.socket:
+    """A socket at all addresses: of both kinds, or of IPv4 on a machine without IPv6."""
+    try:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        if sock.family is socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setblocking(False)
+        sock.bind(("", port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class QuicDialed(_Quic):
     """The client's side: a transport for an asyncio protocol, once it is connected."""
 
     def __init__(self, quic: QuicConnection, protocol: asyncio.Protocol) -> None:
         super().__init__(quic)
         self._protocol = protocol
+        self._is_made = False
+
+    def made(self) -> None:
+        """It is connected: the protocol may use it, and is told of its end."""
+        self._is_made = True
+        self.begin_pings()
+        self._protocol.connection_made(self)  # type: ignore[arg-type]  # as much of a transport as is used here
 
     def is_closing(self) -> bool:
         return self._over
@@ -269,7 +299,8 @@ class QuicDialed(_Quic):
                 self._timer = None
             if self._transport is not None:
                 self._transport.close()
-            self._protocol.connection_lost(None)
+            if self._is_made:
+                self._protocol.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost()
@@ -278,7 +309,8 @@ class QuicDialed(_Quic):
 async def dial(
     protocol: asyncio.Protocol, host: str, port: int, *, authorities: Path | None, pinned: bytes | None
 ) -> None:
-    """Connect `protocol` over QUIC; `pinned` is the SHA-256 that the service's certificate must have."""
+    """Connect `protocol` over QUIC; `pinned` is the SHA-256 that the service's certificate must have. The
+    addresses of the host are tried in turn."""
     loop = asyncio.get_running_loop()
     configuration = QuicConfiguration(
         is_client=True, alpn_protocols=[ALPN], idle_timeout=IDLE_S, server_name=host
@@ -288,18 +320,28 @@ async def dial(
         configuration.assert_fingerprint = pinned.hex()
     elif authorities is not None:
         configuration.load_verify_locations(cafile=str(authorities))
-    infos = await loop.getaddrinfo(host, port, type=2)
-    address = infos[0][4]
-    local = "0.0.0.0" if len(address) == 2 else "::"  # noqa: S104 - where a client sends from
-    _, dialed = await loop.create_datagram_endpoint(
-        lambda: QuicDialed(QuicConnection(configuration=configuration), protocol), local_addr=(local, 0)
-    )
+    infos = (await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[:ADDRESSES_MAX]
+    for left, (family, _, _, _, address) in zip(range(len(infos) - 1, -1, -1), infos, strict=True):
+        local = "::" if family is socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - where a client sends from
+        try:
+            _, dialed = await loop.create_datagram_endpoint(
+                lambda: QuicDialed(QuicConnection(configuration=configuration), protocol),
+                local_addr=(local, 0),
+            )
+            await _connected(dialed, address, CONNECT_S / len(infos))
+        except (OSError, TimeoutError):
+            if not left:
+                raise
+        else:
+            dialed.made()
+            return
+
+
+async def _connected(dialed: QuicDialed, address: Any, patience_s: float) -> None:
     try:
         dialed.connect(address)
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(patience_s):
             await dialed.wait_connected()
     except BaseException:
         dialed.abort()
         raise
-    dialed.begin_pings()
-    protocol.connection_made(dialed)  # type: ignore[arg-type]  # as much of a transport as is used here
