@@ -140,3 +140,89 @@ async def test_an_address_and_a_contact_that_their_router_lost_are_shown(
         assert "! Bob cannot be heard any more: SMP AUTH" in shown
         assert link not in shown
         assert str(await chats.address()) in shown
+
+
+@virtual
+async def test_a_number_is_of_one_request_whatever_becomes_of_the_others(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Strangers who ask meanwhile are not accepted instead of the one whose number was shown."""
+    async with talking(world) as (chats, _, keyboard):
+        link = str(await chats.address())
+        for name in ("carol", "dave", "erin"):
+            asking = person((await world.agent(name)).agent, name)
+            await asking.chats.join(link)
+            await asyncio.sleep(10)
+        for line in ("/accept", "/accept x", "/accept 4", "/accept ²", "/reject " + "9" * 5000, "/to ²"):
+            keyboard.type(line)
+        await asyncio.sleep(5)
+        shown = capsys.readouterr().out
+        assert "erin wants to talk to you: /accept 3 or /reject 3" in shown
+        assert shown.count("Which one? /accept and /reject need a number") == 5
+        assert shown.count("/to needs a number") == 1
+        keyboard.type("/reject 1")
+        keyboard.type("/accept 2")
+        await asyncio.sleep(30)
+        keyboard.type("/list")
+        await asyncio.sleep(5)
+        shown = capsys.readouterr().out
+        assert "Connected with dave" in shown
+        assert "erin wants to talk to you: /accept 3 or /reject 3" in shown
+        assert "carol" not in shown
+        keyboard.type("/accept")
+        await asyncio.sleep(30)
+        keyboard.type("/accept")
+        await asyncio.sleep(5)
+        shown = capsys.readouterr().out
+        assert "Connected with erin" in shown
+        assert "There are no requests or invitations." in shown
+
+
+@virtual
+async def test_a_request_that_could_not_be_accepted_for_now_waits_on(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with talking(world) as (chats, _, keyboard):
+        asking = person((await world.agent("carol")).agent, "carol")
+        await asking.chats.join(str(await chats.address()))
+        await asyncio.sleep(10)
+        file = chats.agent._ground.store._file
+        original = file.commit
+
+        def full() -> None:
+            file.rollback()
+            raise StoreFailedError("the disk is full")
+
+        file.commit = full  # type: ignore[method-assign]
+        keyboard.type("/accept")
+        await asyncio.sleep(5)
+        file.commit = original  # type: ignore[method-assign]
+        assert "! nothing of this was done: the disk is full" in capsys.readouterr().out
+        keyboard.type("/accept 1")
+        await asking.expect(ContactConnected)
+        await asyncio.sleep(5)
+        assert "Connected with carol" in capsys.readouterr().out
+
+
+@virtual
+async def test_who_connects_meanwhile_does_not_get_what_is_typed_for_another(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ann has chosen somebody who has not used her link yet."""
+    async with talking(world) as (chats, _, keyboard):
+        keyboard.type("/invite")
+        await asyncio.sleep(5)
+        keyboard.type("/to 2")
+        carol = person((await world.agent("carol")).agent, "carol")
+        await carol.chats.join(str(await chats.address()))
+        await asyncio.sleep(10)
+        keyboard.type("/accept")
+        await carol.expect(ContactConnected)
+        await asyncio.sleep(10)
+        assert "Connected with carol, post-quantum. /to 3 talks to them." in capsys.readouterr().out
+        keyboard.type("only for you")
+        await asyncio.sleep(10)
+        assert "! nothing can be said: the contact left, or is not connected yet" in capsys.readouterr().out
+        keyboard.type("/to 3")
+        keyboard.type("for carol")
+        assert (await carol.expect(MessageReceived)).message.text == "for carol"

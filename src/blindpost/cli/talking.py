@@ -28,7 +28,6 @@ from blindpost.chat import (
     Contact,
     ContactConnected,
     ContactGone,
-    ContactState,
     Conversation,
     Delivered,
     GroupEntered,
@@ -55,6 +54,7 @@ HARMLESS = "\n\t\u200d"
 INDENT = "    "
 """Before all lines of a message but its first."""
 NAME_MAX = 64
+DIGITS_MAX = 9
 HELP = f"""\
 /invite              make a link for one person, with a QR code
 /address             show your address, a link for everybody; /address new makes another one
@@ -81,7 +81,9 @@ class Talk:
         known: list[Conversation] = [*chats.contacts(), *chats.groups()]
         self._ids = [one.id for one in known]
         self._to: str | None = self._ids[0] if self._ids else None
-        self._waiting: list[Asked | GroupOffered] = []
+        self._waiting: dict[int, Asked | GroupOffered] = {}
+        """What waits for a decision, by a number that stays its own: nobody accepts somebody else by it."""
+        self._asked = 0
         self._last: dict[str, tuple[Incoming, Member | None]] = {}
         self._own: dict[str, bytes] = {}
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
@@ -226,24 +228,37 @@ class Talk:
         self._added(contact.id)
         say(f"Connecting with {shown_name(contact.name)} in the background.")
 
-    def _decided(self, number: str) -> Asked | GroupOffered | None:
-        place = int(number) if number.isdigit() else len(self._waiting)
-        if not 0 < place <= len(self._waiting):
-            say("There are no requests or invitations.")
-            return None
-        return self._waiting.pop(place - 1)
-
     async def _accept(self, number: str) -> None:
-        match self._decided(number):
-            case Asked() as asked:
-                await self._chats.accept(asked)
-            case GroupOffered() as offered:
-                await self._chats.enter(offered)
+        await self._decide(number, self._chats.accept, self._chats.enter)
 
     async def _reject(self, number: str) -> None:
-        match self._decided(number):
-            case Asked() as asked:
-                await self._chats.reject(asked)
+        async def leave_out(_: GroupOffered) -> None:
+            """Nobody is told."""
+
+        await self._decide(number, self._chats.reject, leave_out)
+
+    async def _decide(
+        self,
+        number: str,
+        about_person: Callable[[Asked], Awaitable[None]],
+        about_group: Callable[[GroupOffered], Awaitable[None]],
+    ) -> None:
+        """The one of this number, or the only one; it waits on if it could not be done for now."""
+        if not self._waiting:
+            say("There are no requests or invitations.")
+            return
+        place = number_in(number) if number or len(self._waiting) > 1 else next(iter(self._waiting))
+        event = self._waiting.get(place)
+        if event is None:
+            say("Which one? /accept and /reject need a number that /list shows.")
+            return
+        try:
+            await (about_person(event) if isinstance(event, Asked) else about_group(event))
+        except AgentError as error:
+            if not error.retried:
+                del self._waiting[place]
+            raise
+        del self._waiting[place]
 
     async def _list(self, _: str) -> None:
         for number, known in enumerate(self._ids, 1):
@@ -252,14 +267,14 @@ class Talk:
                 say(
                     f"{'*' if known == self._to else ' '}{number:3}  {self._called(chat)}  {chat.state.value}"
                 )
-        for number, waiting in enumerate(self._waiting, 1):
+        for number, waiting in self._waiting.items():
             say(f"     {_waits(waiting)}: /accept {number} or /reject {number}")
 
     async def _choose(self, number: str) -> None:
-        if not number.isdigit() or not 0 < int(number) <= len(self._ids):
+        if not 0 < (place := number_in(number)) <= len(self._ids):
             say("/to needs a number that /list shows")
             return
-        self._to = self._ids[int(number) - 1]
+        self._to = self._ids[place - 1]
         chat = self._chosen()
         if chat is not None:
             say(f"Now talking to {self._called(chat)}.")
@@ -324,9 +339,9 @@ class Talk:
             case Delivered(chat, _) if isinstance(chat, Contact):
                 say(f"  delivered to {self._called(chat)}")
             case Asked() | GroupOffered():
-                self._waiting.append(event)
-                number = len(self._waiting)
-                say(f"{_waits(event)}: /accept {number} or /reject {number}")
+                self._asked += 1
+                self._waiting[self._asked] = event
+                say(f"{_waits(event)}: /accept {self._asked} or /reject {self._asked}")
             case ContactConnected(contact, first):
                 self._connected(contact, first)
             case GroupEntered(group):
@@ -371,13 +386,17 @@ class Talk:
 
     def _connected(self, contact: Contact, first: Incoming | None) -> None:
         self._added(contact.id)
-        chosen = None if self._to is None else self._chats.contact(self._to)
-        if chosen is not None and chosen.state is not ContactState.CONNECTED:
-            self._to = contact.id
         quantum = self._chats.agent.connection(contact.id).stats.pq_support
-        say(f"Connected with {self._called(contact)}{', post-quantum' if quantum else ''}.")
+        # What is being typed is for the one who was chosen, not for the one who came just now.
+        how = "" if self._to == contact.id else f" /to {self._ids.index(contact.id) + 1} talks to them."
+        say(f"Connected with {self._called(contact)}{', post-quantum' if quantum else ''}.{how}")
         if first is not None:
             self._show(MessageReceived(contact, first))
+
+
+def number_in(text: str) -> int:
+    """A number that somebody typed; 0 if it is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX else 0
 
 
 def _waits(event: Asked | GroupOffered) -> str:
