@@ -12,7 +12,7 @@ import pytest
 from blindpost.agent import AgentError, CommandError, PushMode, PushRefusedError
 from blindpost.agent.failures import Kind
 from blindpost.agent.notifications.errors import NtfError
-from blindpost.agent.notifications.model import ACTIVE, REGISTERED
+from blindpost.agent.notifications.model import ACTIVE, CONFIRMED, REGISTERED, Action, ActionKind
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.client.calls import Call
@@ -187,6 +187,23 @@ async def test_a_wrong_code_changes_nothing(tmp_path: Path, monkeypatch: pytest.
         assert phone.token.key == first.key
         monkeypatch.setattr(routers, "send_many", real)
         assert await phone.agent.verify_push(push) == ACTIVE
+
+
+async def test_a_stored_code_that_is_not_taken_any_more_is_no_failure(tmp_path: Path) -> None:
+    """The token was replaced since, and nobody heard of it. The agent returns the code when it starts, and
+    another push brings the right one."""
+    async with phones(tmp_path) as (world, phone):
+        await phone.agent.register_push(ONE)
+        push = await world.push(VerificationPush)
+        with phone.rt.ground.transaction() as tx:
+            stored = replace(phone.token, status=CONFIRMED, action=Action(ActionKind.VERIFY, bytes(32)))
+            ntf_tokens.put(tx, stored)
+        await phone.restart()
+        await phone.until(lambda: world.asked.of("TVFY", "TCHK") == ["TVFY", "TCHK"])
+        await phone.until(lambda: phone.token.action is None)
+        await phone.agent.push_received(push)
+        assert phone.token.is_active
+        assert not phone.errors
 
 
 async def test_a_token_unknown_to_the_router_gets_new_keys(

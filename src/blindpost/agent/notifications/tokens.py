@@ -312,7 +312,9 @@ class Tokens:
                 except AgentError as error:
                     if error.retried:
                         return False
-                    raise
+                    if not (token.action.kind is ActionKind.VERIFY and isinstance(error, NtfError)):
+                        raise
+                    # The code is of an earlier device token: what becomes of it is stored, and nobody asked.
             return True
 
     async def forget_doomed(self) -> None:
