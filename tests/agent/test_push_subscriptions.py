@@ -155,6 +155,30 @@ async def test_a_replacement_whose_answer_was_lost_is_no_failure(tmp_path: Path,
         await world.push(MessagePush, 1, device)
 
 
+async def test_a_refusal_of_a_token_that_is_verified_again_by_then_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SNEW meets the token while it is replaced, and the new device's code is returned before it is asked."""
+    send_many = NtfRouters.send_many
+
+    async def overtaken(routers: NtfRouters, server: Server, calls: Sequence[Call[Command]]) -> Any:
+        if not any(isinstance(call.command, SNEW) for call in calls):
+            return await send_many(routers, server, calls)
+        monkeypatch.undo()
+        await phone.agent.register_push(OTHER)
+        refused = await send_many(routers, server, calls)
+        await phone.agent.push_received(await world.push(VerificationPush, device=OTHER))
+        return refused
+
+    async with phones(tmp_path) as (world, phone):
+        await world.activate(phone)
+        monkeypatch.setattr(NtfRouters, "send_many", overtaken)
+        _, conn = await world.friend(phone)
+        await phone.subscribed(conn)
+        assert world.asked.of("TRPL", "SNEW", "TCHK") == ["TRPL", "SNEW", "TCHK", "SNEW"]
+        assert not phone.errors
+
+
 async def test_a_check_that_is_refused_for_a_replaced_token_waits_for_it(tmp_path: Path) -> None:
     async with phones(tmp_path) as (world, phone):
         _, conn = await world.friend(phone)

@@ -159,6 +159,11 @@ class Workers:
         token = ntf_tokens.find(self._ground.store.reading)
         return token if token is not None and token.is_instant else None
 
+    def _is_verified_as(self, token: Token) -> bool:
+        """Whether it is active now for the device, and by the code, that it was active for then."""
+        now = self._token()
+        return now is not None and (now.device, now.returned) == (token.device, token.returned)
+
     # Message routers
 
     async def _smp_round(self, server: Server) -> bool:
@@ -244,12 +249,12 @@ class Workers:
         passing: AgentError | None = None
         with self._ground.transaction() as tx:
             for (row, _), result in zip(asked, results, strict=True):
-                passing = self._answered_ntf(tx, row, result) or passing
+                passing = self._answered_ntf(tx, token, row, result) or passing
         _raise_first([passing])
         return len(taken) == BATCH
 
     def _answered_ntf(
-        self, tx: Tx, row: NtfSubscription, result: NtfResponse | AgentError
+        self, tx: Tx, token: Token, row: NtfSubscription, result: NtfResponse | AgentError
     ) -> AgentError | None:
         match result:
             case IDSUB(subscription_id) if row.step is Step.NEW:
@@ -260,8 +265,8 @@ class Workers:
                 rows.finish(tx, replace(row, status=text), tx.now + CHECK_EVERY_S)
             case SUB() if row.step is Step.CHECK:
                 self._again(tx, row)
-            case NtfError() if result.is_auth and self._token() is None:
-                pass  # the token was replaced meanwhile: once it is active again, it wakes its rows
+            case NtfError() if result.is_auth and not self._is_verified_as(token):
+                pass  # it was replaced meanwhile: when it is active again, or was, it wakes its rows
             case NtfError() if row.step is Step.CHECK and result.is_auth:
                 self._again(tx, row)
             case AgentError():
