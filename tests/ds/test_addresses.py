@@ -101,3 +101,16 @@ async def test_the_next_address_of_a_host_is_tried(tmp_path: Path, monkeypatch: 
         assert asked == ["localhost"]
         with pytest.raises(ConnectionLostError, match="no answer"):
             await fetched(ds, "localhost", 1)
+
+
+async def test_a_connection_that_ends_soon_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = quic.QuicDialed.wait_connected
+
+    async def too_late(dialed: quic.QuicDialed) -> None:
+        await real(dialed)
+        dialed.abort()
+
+    async with running(tmp_path) as ds:
+        monkeypatch.setattr(quic.QuicDialed, "wait_connected", too_late)
+        with pytest.raises(ConnectionLostError, match="ended at once"):
+            await fetched(ds, "127.0.0.1", ds.quic_port)

@@ -264,6 +264,8 @@ class QuicDialed(_Quic):
 
     def made(self) -> None:
         """It is connected: the protocol may use it, and is told of its end."""
+        if self._over:
+            raise ConnectionResetError("the connection ended at once")
         self._is_made = True
         self.begin_pings()
         self._protocol.connection_made(self)  # type: ignore[arg-type]  # as much of a transport as is used here
