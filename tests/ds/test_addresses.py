@@ -1,4 +1,4 @@
-"""QUIC where a machine has IPv4 and IPv6, or only one of them."""
+"""Where a service is, and QUIC where a machine has IPv4 and IPv6, or only one of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from blindpost.cli.ds import place_of
 from blindpost.ds import quic
 from blindpost.ds.client import ConnectionLostError, DsClient
+from blindpost.ds.model import DS_PORT
 from blindpost.ds.quic import QuicListener
+from blindpost.serving.failures import OperatorError
 from tests.support.ds.delivery import BOB, Running, running
 
 
@@ -28,6 +31,29 @@ async def everywhere(ds: Running) -> tuple[QuicListener, int]:
     """One more listener, at all addresses."""
     listener = QuicListener(ds.service, ds.certificate, ds.certificate.with_suffix(".key"))
     return listener, await listener.listen(None, 0)
+
+
+PLACES = {
+    "ds.example.org": ("ds.example.org", DS_PORT),
+    "localhost:5225": ("localhost", 5225),
+    "127.0.0.1:1": ("127.0.0.1", 1),
+    "[::1]:5225": ("::1", 5225),
+    "[::1]": ("::1", DS_PORT),
+    "2001:db8::1": ("2001:db8::1", DS_PORT),
+}
+
+
+@pytest.mark.parametrize(("text", "place"), PLACES.items())
+def test_where_a_service_is(text: str, place: tuple[str, int]) -> None:
+    assert place_of(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":5", "a:", "a:0", "a:65536", "a:" + "9" * 5000, "a:x", "a:²", "[::1", "[::1]5", "[a]:5"]
+)
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(OperatorError, match=r"--server: HOST, HOST:PORT or \[IPV6\]:PORT expected"):
+        place_of(text)
 
 
 def has_ipv6() -> bool:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
+import re
 import secrets
 import sys
 import time
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from blindpost.ds.client import DsClient
 
 _T = TypeVar("_T")
+_PLACE = re.compile(r"(?:\[(?P<inside>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+_PORT_MAX = 0xFFFF
 
 app = typer.Typer(
     help="Run or use a delivery service for MLS groups.",
@@ -64,7 +68,7 @@ app = typer.Typer(
 ConfigOption = Annotated[Path, config_option("service", "BLINDPOST_DS")]
 KeyArgument = Annotated[str, typer.Argument(help="An Ed25519 public key, 64 hexadecimal digits.")]
 ServerOption = Annotated[
-    str, typer.Option("--server", "-s", envvar="BLINDPOST_DS_SERVER", help="HOST or HOST:PORT.")
+    str, typer.Option("--server", "-s", envvar="BLINDPOST_DS_SERVER", help="HOST, HOST:PORT or [IPV6]:PORT.")
 ]
 TokenOption = Annotated[
     str, typer.Option(envvar="BLINDPOST_DS_TOKEN", help="The access token; better given by the variable.")
@@ -407,13 +411,27 @@ def _progress(doing: str) -> Iterator[Callable[[int, int], None]]:
 async def _connect(server: str, token: str, fingerprint: str, quic: bool) -> DsClient:
     from blindpost.ds.client import DsClient
 
-    host, _, port = server.rpartition(":") if server.count(":") == 1 else (server, "", "")
-    if port and not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65_535):
-        raise OperatorError(f"--server: HOST or HOST:PORT expected, not {server!r}.")
+    host, port = place_of(server)
     pinned = _bytes(fingerprint, "the fingerprint", 32) if fingerprint else None
-    return await DsClient.connect(
-        host, int(port or DS_PORT), token=token.encode(), fingerprint=pinned, quic=quic
-    )
+    return await DsClient.connect(host, port, token=token.encode(), fingerprint=pinned, quic=quic)
+
+
+def place_of(server: str) -> tuple[str, int]:
+    """Host and port of a service. An IPv6 address is in brackets, or has no port."""
+    found = _PLACE.fullmatch(f"[{server}]" if _is_ipv6(server) else server)
+    if found is not None and (found["host"] or _is_ipv6(found["inside"])):
+        port = int(found["port"] or DS_PORT)
+        if 0 < port <= _PORT_MAX:
+            return found["host"] or found["inside"], port
+    raise OperatorError(f"--server: HOST, HOST:PORT or [IPV6]:PORT expected, not {server!r}.")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _run(work: Coroutine[Any, Any, _T]) -> _T:

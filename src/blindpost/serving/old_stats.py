@@ -15,6 +15,10 @@ class StatsError(Exception):
     """The file is not what the old server writes; the text says on which line."""
 
 
+_DIGITS_MAX = 18
+"""More do not fit into a counter."""
+
+
 @dataclass(frozen=True, slots=True)
 class OldNames(Generic[M]):
     """What an old server calls our counters."""
@@ -61,7 +65,7 @@ def read_stats(text: str, names: OldNames[M]) -> OldCounters[M]:
             found.since = _seconds(value, number)
         elif name not in names.known:
             found.left.append(name)
-        elif not (value.isascii() and value.isdigit()):
+        elif not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
             raise StatsError(f"line {number}: a number expected for {name}")
         else:
             found.counts[names.known[name]] = int(value)
