@@ -77,8 +77,11 @@ def test_hosts_are_checked_before_anything_is_made(failed: Call, tmp_path: Path,
         "stra\u00dfe.example": "write this name in its xn-- form",
         "a" * 300: "at most 253 characters",
         "": "host expected",
+        "a.org:5223": "with nothing after it",
     }.items():
-        assert part in failed(kind, "init", tmp_path / "new", f"--host={host}")
+        said = failed(kind, "init", tmp_path / "new", f"--host={host}")
+        assert part in said
+        assert said.startswith("blindpost: --host: "), "there is no file yet that could be named"
         assert not (tmp_path / "new").exists()
 
 

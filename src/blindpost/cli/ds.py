@@ -26,6 +26,7 @@ from blindpost.cli.options import (
     RestoreTo,
     SetOption,
     TopOption,
+    checked_host,
     config_option,
 )
 from blindpost.cli.output import (
@@ -49,7 +50,7 @@ from blindpost.ds.settings import CONFIG_NAME, DsPlace, read_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
-from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE, host_text
+from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 
 if TYPE_CHECKING:
     from blindpost.ds.client import DsClient
@@ -138,10 +139,7 @@ def init(
     from blindpost.ds.process import open_embedded_store
 
     require_empty(folder, "service")
-    try:
-        host = host_text(host)
-    except ValueError as error:
-        raise OperatorError(f"--host: {error}.") from error
+    host = checked_host(host)
     text = with_set(_CONFIG.format(port=port), settings).encode()
     DsPlace.parse(text, folder / CONFIG_NAME)
     with new_folder(folder, "service"):

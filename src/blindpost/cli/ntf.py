@@ -28,6 +28,7 @@ from blindpost.cli.options import (
     SetOption,
     TopOption,
     WithCaKeyOption,
+    checked_host,
     config_option,
 )
 from blindpost.cli.output import (
@@ -120,10 +121,11 @@ def init(
     require_empty(folder, "router")
     if not host and adopt is None:
         raise typer.BadParameter("say where devices reach the router", param_hint="--host")
+    hosts = [checked_host(each) for each in host or []]
     old = None if adopt is None else read_old(adopt)
 
     def text(fingerprint: bytes) -> bytes:
-        made = first_settings(host or [], port, b64(fingerprint), store.value, dsn, old)
+        made = first_settings(hosts, port, b64(fingerprint), store.value, dsn, old)
         return with_set(made, settings).encode()
 
     checked = NtfPlace.parse(text(bytes(32)), file)

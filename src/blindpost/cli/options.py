@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from blindpost.serving.failures import OperatorError
+
 
 def config_option(title: str, variable: str) -> Any:
     """Where a server is: its configuration file or folder, also from a variable."""
@@ -18,6 +20,16 @@ def config_option(title: str, variable: str) -> Any:
         help=f"The {title}'s configuration file, or the folder it is in.",
         show_default="the current folder",
     )
+
+
+def checked_host(text: str) -> str:
+    """What is given with --host: no file has it yet that a message could name."""
+    from blindpost.serving.sections import host_text
+
+    try:
+        return host_text(text)
+    except ValueError as error:
+        raise OperatorError(f"--host: {error}.") from error
 
 
 CONFIG_VARIABLE = "BLINDPOST_ROUTER"

@@ -28,6 +28,7 @@ from blindpost.cli.options import (
     RestoreTo,
     SetOption,
     WithCaKeyOption,
+    checked_host,
 )
 from blindpost.cli.output import (
     HERE,
@@ -132,7 +133,14 @@ def init(
         raise typer.BadParameter("not together with --password: choose one", param_hint="--open")
     if not host and adopt is None:
         raise typer.BadParameter("say where users reach the router", param_hint="--host")
-    given = Given(host or [], port, listen or [], "" if is_open else password, store.value, dsn)
+    given = Given(
+        [checked_host(each) for each in host or []],
+        port,
+        listen or [],
+        "" if is_open else password,
+        store.value,
+        dsn,
+    )
     old = read_old(adopt, given) if adopt is not None else None
     checked = RouterPlace.parse(with_set(first_settings(given, b64(bytes(32)), old), settings).encode(), file)
     place = RouterPlace(file.absolute(), checked)
