@@ -26,6 +26,7 @@ def checked_host(text: str) -> str:
     """What is given with --host: no file has it yet that a message could name."""
     from blindpost.serving.sections import host_text
 
+    text.encode()  # a name that is not UTF-8 is told as that, whichever option it is in
     try:
         return host_text(text)
     except ValueError as error:
