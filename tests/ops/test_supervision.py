@@ -16,7 +16,7 @@ from blindpost.serving.children import Child
 
 
 class Fleeting(Child):
-    """Two processes that end at once, with no room for the one between them; then one that stays."""
+    """Two processes that end at once, with no room for others between them; then one that stays."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("router", folder)

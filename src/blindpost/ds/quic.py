@@ -323,7 +323,7 @@ async def dial(
     elif authorities is not None:
         configuration.load_verify_locations(cafile=str(authorities))
     infos = (await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[:ADDRESSES_MAX]
-    for left, (family, _, _, _, address) in zip(range(len(infos) - 1, -1, -1), infos, strict=True):
+    for number, (family, _, _, _, address) in enumerate(infos, 1):
         local = "::" if family is socket.AF_INET6 else "0.0.0.0"  # noqa: S104 - where a client sends from
         try:
             _, dialed = await loop.create_datagram_endpoint(
@@ -332,7 +332,7 @@ async def dial(
             )
             await _connected(dialed, address, CONNECT_S / len(infos))
         except (OSError, TimeoutError):
-            if not left:
+            if number == len(infos):
                 raise
         else:
             dialed.made()

@@ -236,7 +236,7 @@ class Page:
         if not self._access.may_act(request):
             raise HTTPException(403)
         number, action = request.path_params["number"], request.path_params["action"]
-        server = dict(zip(map(str, range(len(self._servers))), self._servers, strict=True)).get(number)
+        server = {str(place): each for place, each in enumerate(self._servers)}.get(number)
         if server is None or action not in server.kind.actions:
             raise HTTPException(404)
         form = await _form(request)

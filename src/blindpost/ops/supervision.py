@@ -42,7 +42,7 @@ class Supervised:
             delay = min(2 * delay, _DELAY_S_MAX)
             try:
                 self.child.spawn()
-            except OSError as error:  # no memory for a process, say: then the machine has what killed it
+            except OSError as error:  # such as no memory, which may have ended the last one too
                 log.error("%s could not be started: %s", self.child.kind, error.strerror)
 
     async def wait_up(self, stop: asyncio.Event) -> None:

@@ -93,14 +93,15 @@ def switch(key: str, value: str) -> bool:
     return value.lower() == "on"
 
 
-_DIGITS_MAX = 18
-"""More are not in any file, and would not fit into a column."""
+DIGITS_MAX = 18
+"""Numbers of an old server with more digits do not fit into a column."""
 
 
 def number(key: str, value: str, least: int = 1) -> int:
-    """A number that is not too small."""
-    digits = value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
-    if not (digits and least <= int(value)):
+    """A number that is neither too small nor too long."""
+    if value.isascii() and value.isdigit() and len(value) > DIGITS_MAX:
+        raise IniError(f"{key}: a number of at most {DIGITS_MAX} digits expected, not one of {len(value)}.")
+    if not (value.isascii() and value.isdigit() and int(value) >= least):
         raise IniError(f"{key}: a number of at least {least} expected, not {value!r}.")
     return int(value)
 

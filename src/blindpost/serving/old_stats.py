@@ -8,15 +8,13 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Generic, TypeVar
 
+from blindpost.serving.ini import DIGITS_MAX
+
 M = TypeVar("M", bound=Enum)
 
 
 class StatsError(Exception):
     """The file is not what the old server writes; the text says on which line."""
-
-
-_DIGITS_MAX = 18
-"""More do not fit into a counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def read_stats(text: str, names: OldNames[M]) -> OldCounters[M]:
             found.since = _seconds(value, number)
         elif name not in names.known:
             found.left.append(name)
-        elif not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
+        elif not (value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX):
             raise StatsError(f"line {number}: a number expected for {name}")
         else:
             found.counts[names.known[name]] = int(value)

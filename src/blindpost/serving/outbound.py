@@ -31,7 +31,7 @@ required_host_mode = false
 
 def _proxy(text: str) -> str:
     host, _, port = text.rpartition(":")
-    digits = port.isascii() and port.isdecimal() and len(port) <= len("65535")
+    digits = port.isascii() and port.isdecimal() and len(port) <= 5
     if text and not (host and digits and 0 < int(port) <= 65_535):
         raise ValueError("host:port expected, such as 127.0.0.1:9050")
     return text

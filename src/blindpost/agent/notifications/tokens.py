@@ -127,7 +127,7 @@ class Tokens:
             except NtfError as error:
                 if error.retried:
                     raise
-                return  # what was refused tells it
+                return  # the refusal itself is reported
             if status.state in UNVERIFIED:
                 self._put(replace(token, status=status))
 
@@ -312,9 +312,10 @@ class Tokens:
                 except AgentError as error:
                     if error.retried:
                         return False
-                    if not (token.action.kind is ActionKind.VERIFY and isinstance(error, NtfError)):
+                    is_code = token.action.kind is ActionKind.VERIFY
+                    if not (is_code and isinstance(error, NtfError) and error.is_auth):
                         raise
-                    # The code is of an earlier device token: what becomes of it is stored, and nobody asked.
+                    # The code was for an earlier device token. That is dealt with, and nobody asked.
             return True
 
     async def forget_doomed(self) -> None:

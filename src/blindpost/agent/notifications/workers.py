@@ -160,7 +160,7 @@ class Workers:
         return token if token is not None and token.is_instant else None
 
     def _is_verified_as(self, token: Token) -> bool:
-        """Whether it is active now for the device, and by the code, that it was active for then."""
+        """Whether it is still active, for the same device and by the same code."""
         now = self._token()
         return now is not None and (now.device, now.returned) == (token.device, token.returned)
 
@@ -266,7 +266,7 @@ class Workers:
             case SUB() if row.step is Step.CHECK:
                 self._again(tx, row)
             case NtfError() if result.is_auth and not self._is_verified_as(token):
-                pass  # it was replaced meanwhile: when it is active again, or was, it wakes its rows
+                pass  # the token was replaced meanwhile; its rows are woken when it becomes active
             case NtfError() if row.step is Step.CHECK and result.is_auth:
                 self._again(tx, row)
             case AgentError():

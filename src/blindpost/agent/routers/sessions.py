@@ -41,7 +41,7 @@ Ts = TypeVarTuple("Ts")
 
 _CLOSED = "the agent is closed"
 ELSEWHERE = "speaks of a queue on a session that is not the queue's"
-"""What a router may be trying to find out with that: whose queues are one program's."""
+"""If we believed it, what we do next would show the router which queues belong to one program."""
 
 SmpCall = Call[Command]
 SmpEvent = Event[Response, Command]

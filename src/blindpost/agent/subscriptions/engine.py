@@ -394,7 +394,7 @@ class Subscriptions:
         return conn_id
 
     def _carried(self, session: Session, rcv_id: bytes) -> RcvQueue | None:
-        """A stored queue, if a router may speak of it on this session."""
+        """A stored queue, if its router may speak of it there."""
         queue = find_rcv(self._store.reading, session.key.server, rcv_id)
         if queue is None or session.key.carries(queue):
             return queue
