@@ -62,6 +62,39 @@ def test_a_folder_without_a_router(failed: Call, tmp_path: Path, command: str) -
     assert "blindpost router init" in said
 
 
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("router", "identity.keys=../old/keys"),
+        ("router", "store.folder=../old/store"),
+        ("ntf", "identity.keys=../old/keys"),
+        ("ntf", "store.key_file=../old/store.key"),
+        ("ntf", "store.file=../old/ntf.db"),
+        ("ntf", "webpush.key_file=../old/vapid.pem"),
+    ],
+)
+def test_init_replaces_nothing_that_settings_name(
+    failed: Call, tmp_path: Path, kind: str, named: str
+) -> None:
+    old = tmp_path / "old"
+    init = (kind, "init", old, "--host", "localhost")
+    run(*init)
+    before = {file: file.read_bytes() for file in old.rglob("*") if file.is_file()}
+    said = failed(kind, "init", tmp_path / "new", "--host", "localhost", "--set", named)
+    assert "is there already, and a new router makes its own" in said
+    assert {file: file.read_bytes() for file in old.rglob("*") if file.is_file()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failed_init_leaves_nothing_elsewhere(failed: Call, tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    at = ("--set", f"identity.keys={tmp_path / 'keys'}", "--set", "store.folder=/dev/null/store")
+    failed("router", "init", tmp_path / "new", "--host", "localhost", *at)
+    assert list((tmp_path / "keys").iterdir()) == []
+    run("router", "init", tmp_path / "new", "--host", "localhost", *at[:2])
+    assert (tmp_path / "keys" / "ca.key").exists()
+
+
 def test_init_does_not_touch_a_folder_with_content(failed: Call, router: Path, tmp_path: Path) -> None:
     before = (router / "router.toml").read_bytes()
     assert "the folder is not empty" in failed("router", "init", router, "--host", "localhost")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from blindpost.cli.main import GROUPS
 from blindpost.serving.failures import OperatorError
+from tests.support.ds.process import configure
 from tests.support.serving.kinds import DS, KINDS, NTF, ROUTER, Kind, make
 
 
@@ -53,6 +54,23 @@ def test_a_backup_or_a_key_does_not_go_into_the_servers_own_folder(tmp_path: Pat
         told = refused("router", "move-ca-key", tmp_path / "router" / target, "-c", tmp_path / "router")
         assert "in the server's folder. Name a place outside" in told
     assert (tmp_path / "router" / "keys" / "ca.key").exists()
+
+
+def test_a_backup_has_nothing_from_beside_the_servers_folder(tmp_path: Path) -> None:
+    make(DS, tmp_path / "ds")
+    (tmp_path / "ds" / "tokens").rename(tmp_path / "tokens")
+    configure(tmp_path / "ds", "[auth]", '[auth]\ntokens = "../tokens"')
+    (tmp_path / "copies").mkdir()
+    told = refused("ds", "backup", tmp_path / "copies" / "one", "-c", tmp_path / "ds")
+    assert "Copy it by hand: a backup covers one folder." in told
+    assert not list((tmp_path / "copies").iterdir())
+
+
+def test_a_restore_does_not_begin_where_a_disk_is_mounted(tmp_path: Path) -> None:
+    make(DS, tmp_path / "ds")
+    invoke = CliRunner().invoke
+    assert not invoke(GROUPS["ds"](), ["backup", str(tmp_path / "b"), "-c", str(tmp_path / "ds")]).exit_code
+    assert "a disk is mounted here" in refused("ds", "restore", tmp_path / "b", "--to", "/")
 
 
 def test_a_backup_of_another_kind_is_named_as_such(tmp_path: Path) -> None:

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from blindpost.transport.ends import open_session
 from blindpost.web import connection
@@ -86,7 +92,9 @@ async def test_a_hello_that_comes_byte_by_byte_is_understood(tmp_path: Path) -> 
         assert b"200" in text.splitlines()[0]
 
 
-async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_used_without_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with shared_port(tmp_path) as shared:
         assert not shared.certificate.renew()
         write_certificate(tmp_path, "localhost", "new.example")
@@ -95,8 +103,12 @@ async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -
         shown = writer.get_extra_info("ssl_object").getpeercert(True)
         assert ssl.DER_cert_to_PEM_cert(shown) == (tmp_path / "web.crt").read_text()
         writer.close()
-        (tmp_path / "web.key").write_text("not a key")
-        assert not shared.certificate.renew()
+        secret = load_pem_private_key((tmp_path / "web.key").read_bytes(), None)
+        sealed = secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hello"))
+        for unusable in (b"not a key", sealed):
+            (tmp_path / "web.key").write_bytes(unusable)
+            assert not shared.certificate.renew()
+        assert "nobody to ask" in caplog.messages[-1], "nor is anybody asked on the terminal"
         reader, writer = await browse(shared.port, GET)
         await reader.readuntil(b"</html>")
         writer.close()

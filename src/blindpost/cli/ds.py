@@ -199,12 +199,19 @@ def revoke(
 def rotate_cert(config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Make a new key and certificate for the same host; a running service uses it for new connections.
 
-    Callers who compare the fingerprint must be told the new one, which is printed.
+    Callers who compare the fingerprint must be told the new one, which is printed. A certificate from an
+    authority is renewed there; `kill -HUP` makes the service use it.
     """
-    from blindpost.ds.certificate import fingerprint, host_of, make_certificate
+    from blindpost.ds.certificate import ForeignCertificateError, fingerprint, host_of, make_certificate
 
     place = DsPlace.read(config)
-    certificate, key = make_certificate(host_of(read_file(place.certificate)), int(time.time()))
+    try:
+        host = host_of(read_file(place.certificate))
+    except ForeignCertificateError as error:
+        raise OperatorError(
+            f"{place.certificate}: {error}. Nothing was changed: renew it where it comes from."
+        ) from error
+    certificate, key = make_certificate(host, int(time.time()))
     write_file(place.key, key)
     write_file(place.certificate, certificate, PUBLIC)
     in_use = told_reload(place.control)

@@ -131,7 +131,8 @@ def init(
     checked = NtfPlace.parse(text(bytes(32)), file)
     place = NtfPlace(file.absolute(), checked)
     identity = Identity(place.keys, KIND)
-    with new_folder(folder, "router"):
+    made = (*identity.files, place.key_file, place.vapid_file, place.database)
+    with new_folder(folder, "router", made):
         credentials = (
             identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
             if adopt is None

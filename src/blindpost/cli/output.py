@@ -75,13 +75,25 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path, title: str) -> Iterator[None]:
-    """A folder for a new server; a failure or Ctrl-C leaves nothing in it, so that it can be tried again."""
+def new_folder(folder: Path, title: str, made: Sequence[Path] = ()) -> Iterator[None]:
+    """A folder for a new server; a failure or Ctrl-C leaves nothing in it, so that it can be tried again.
+
+    `made` are files and folders that will be made, perhaps elsewhere: what is there already is not touched.
+    """
     require_empty(folder, title)
+    made = [Path(os.path.abspath(path)) for path in made]  # as it will be once the folder is there
+    for path in made:
+        if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+            raise OperatorError(
+                f"{path}: this is there already, and a new {title} makes its own. Name another place for it."
+            )
     make_folder(folder)
     try:
         yield
     except BaseException:
+        for path in made:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         raise
 

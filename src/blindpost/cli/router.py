@@ -145,7 +145,7 @@ def init(
     checked = RouterPlace.parse(with_set(first_settings(given, b64(bytes(32)), old), settings).encode(), file)
     place = RouterPlace(file.absolute(), checked)
     identity = Identity(place.keys)
-    with new_folder(folder, "router"):
+    with new_folder(folder, "router", (*identity.files, place.store)):
         credentials = (
             identity.create(checked.address.hosts[0], Algorithm[key_algorithm.name])
             if adopt is None

@@ -43,12 +43,20 @@ def fingerprint(certificate_pem: bytes) -> bytes:
     return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).digest()
 
 
-def host_of(certificate_pem: bytes) -> str:
-    """The host that a certificate was made for."""
-    names = x509.load_pem_x509_certificate(certificate_pem).extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    )
-    return str(names.value[0].value)
+class ForeignCertificateError(Exception):
+    """A certificate that `make_certificate` did not make: how it differs, in a clause."""
+
+
+def host_of(text: bytes) -> str:
+    """The host that `make_certificate` made this for."""
+    try:
+        certificate = x509.load_pem_x509_certificate(text)
+        (named,) = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.DuplicateExtension, x509.ExtensionNotFound) as error:
+        raise ForeignCertificateError("a certificate for one host expected") from error
+    if certificate.issuer != certificate.subject or b"PRIVATE KEY" in text:
+        raise ForeignCertificateError("this certificate was not made by `blindpost ds`")
+    return str(named.value)
 
 
 def _named(host: str) -> x509.GeneralName:

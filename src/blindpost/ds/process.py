@@ -12,11 +12,12 @@ from typing import Any
 
 from cryptography import x509
 
+from blindpost.crypto.pem import PemError
 from blindpost.ds.auth import Authority, Open, Tokens
 from blindpost.ds.journaling import read_meters
 from blindpost.ds.lab import DsLab
 from blindpost.ds.metrics import render
-from blindpost.ds.quic import QuicListener
+from blindpost.ds.quic import QuicListener, server_configuration
 from blindpost.ds.server import OVERDUE_LOOK_S, DeliveryService
 from blindpost.ds.settings import DsPlace, read_tokens
 from blindpost.ds.streams import TlsListener, server_context
@@ -27,7 +28,7 @@ from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_DELIVERY
 from blindpost.serving.deciding import EngineService
-from blindpost.serving.failures import OperatorError
+from blindpost.serving.failures import OperatorError, about_file
 from blindpost.serving.files import read_file
 from blindpost.serving.limits import PER_ADDRESS, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
@@ -67,20 +68,23 @@ def authority_of(place: DsPlace) -> Authority:
 
 
 def server_tls(place: DsPlace) -> ssl.SSLContext:
-    """TLS with the service's certificate."""
-    for file in (place.certificate, place.key):
-        if not file.exists():
-            raise OperatorError(
-                f"{file}: the service's certificate or its key is missing. Copy it back from a backup: "
-                "callers know the service by it."
-            )
+    """TLS with the service's certificate, if that will do for TLS and for QUIC."""
     try:
+        server_configuration(place.certificate, place.key)
         return server_context(place.certificate, place.key)
-    except ssl.SSLError as error:
+    except FileNotFoundError as error:
+        raise OperatorError(
+            f"{error.filename}: the service's certificate or its key is missing. Copy it back from a backup: "
+            "callers know the service by it."
+        ) from error
+    except (PemError, ssl.SSLError) as error:
+        why = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
         raise OperatorError(
             f"{place.certificate}, {place.key}: a certificate and its private key in PEM form expected "
-            f"({error.reason or error}). Copy both back from a backup."
+            f"({why}). Copy both back from a backup."
         ) from error
+    except OSError as error:
+        raise about_file(error, Path(error.filename)) from error
 
 
 class DsService(EngineService[DsPlace]):

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from qh3._hazmat import CryptoError
 from qh3.asyncio.protocol import QuicConnectionProtocol
 from qh3.asyncio.server import QuicServer
 from qh3.quic.configuration import QuicConfiguration
@@ -28,6 +29,7 @@ from qh3.quic.events import (
     StreamReset,
 )
 
+from blindpost.crypto.pem import PemError, read_pair
 from blindpost.ds.connection import GREETING_S, DsConnection
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import ALPN
@@ -203,18 +205,30 @@ class QuicStream(_Quic):
             self._service.lost(self._connection)
 
 
+def server_configuration(certificate: Path, key: Path) -> QuicConfiguration:
+    """How a service with this certificate speaks; `PemError` if it cannot."""
+    pair = read_pair(certificate.read_bytes(), key.read_bytes())
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN], idle_timeout=IDLE_S)
+    try:
+        configuration.load_cert_chain(pair.chain_pem, pair.key_pem)
+    except CryptoError as error:
+        raise PemError("QUIC cannot use keys of this kind; one of P-256 will do") from error
+    return configuration
+
+
 class QuicListener:
     """Accepts QUIC connections for a service, within its limits."""
 
     def __init__(self, service: DeliveryService, certificate: Path, key: Path) -> None:
         self._service = service
-        self._configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN], idle_timeout=IDLE_S)
-        self._configuration.load_cert_chain(certificate, key)
+        self._configuration = server_configuration(certificate, key)
         self._server: QuicServer | None = None
 
     def renew(self, certificate: Path, key: Path) -> None:
         """Show this certificate to those who connect from now on."""
-        self._configuration.load_cert_chain(certificate, key)
+        fresh, used = server_configuration(certificate, key), self._configuration
+        used.certificate, used.certificate_chain = fresh.certificate, fresh.certificate_chain
+        used.private_key = fresh.private_key
 
     async def listen(self, host: str | None, port: int) -> int:
         """Returns the port, which the system chooses if it is 0."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class Contents:
         """Refuse paths that a copy of the folder would not contain."""
         stores = () if self.store is None else (self.store,)
         for path in (*stores, *self.files, *self.optional, *self.apart):
-            if folder not in path.parents:
+            if Path(os.path.abspath(folder)) not in Path(os.path.abspath(path)).parents:
                 raise OperatorError(
                     f"{path}: this is outside {folder}. Copy it by hand: a backup covers one folder."
                 )
@@ -130,6 +131,11 @@ def restore(
     kept = _checked(kind, contents_of, check, backup)
     place = kind(folder / kind.config_name(), kept.settings)
     contents_of(place).within(folder)
+    if folder.is_mount():
+        raise OperatorError(
+            f"{folder}: a disk is mounted here, and a restore replaces the folder as a whole. Name a folder "
+            "on that disk."
+        )
     occupied = folder.exists() and any(folder.iterdir())
     if occupied and not force:
         raise OperatorError(

@@ -47,6 +47,10 @@ class Identity:
         self.ca_key = folder / CA_KEY
         self.online = folder / f"{kind}.pem"
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.ca_certificate, self.ca_key, self.online
+
     def create(self, host: str, algorithm: Algorithm, entropy: Entropy = system_entropy) -> Credentials:
         """A new identity and its first online certificate."""
         make_folder(self.folder)

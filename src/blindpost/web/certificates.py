@@ -8,6 +8,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from blindpost.crypto.pem import PemError, read_pair
+
 log = logging.getLogger("blindpost.web")
 
 _ALPN = ["h2", "http/1.1"]
@@ -61,10 +63,10 @@ def _loaded(chain: Path, key: Path) -> tuple[ssl.SSLContext, frozenset[str]]:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_ALPN)
     try:
+        leaf = read_pair(chain.read_bytes(), key.read_bytes()).chain[0]
         context.load_cert_chain(chain, key)
-        leaf = x509.load_pem_x509_certificates(chain.read_bytes())[0]
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+    except (OSError, PemError, ValueError, x509.DuplicateExtension, x509.ExtensionNotFound) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CertificateError(
             f"{chain}, {key}: a certificate chain with a server name and its private key in PEM form "
