@@ -43,7 +43,6 @@ async def test_send_and_receive_with_tokens(tmp_path: Path) -> None:
         sending = ("send", ALICE.hex(), *at, "--file", payload)
         assert "authentication failed" in await asyncio.to_thread(command, *sending, code=1)
         token = (await asyncio.to_thread(command, "token", ALICE.hex(), "-c", folder)).strip()
-        ds.hang_up()
         for way in ("--tls", "--quic"):
             told = await asyncio.to_thread(command, *sending, "--token", token, way)
             assert "Stored 11 bytes" in told

@@ -170,3 +170,15 @@ async def test_the_first_start_needs_a_host_and_ports_that_are_free(tmp_path: Pa
             assert servers.process.returncode == 1
         assert f"port {port}: Address already in use. Choose another with --page-port" in told
     assert not (tmp_path / "home" / "ntf" / "control.sock").exists()
+
+
+async def test_a_key_that_comes_later_is_not_ignored(tmp_path: Path) -> None:
+    run("ntf", "init", tmp_path / "home" / "ntf", "--host", "127.0.0.1")
+    run("router", "init", tmp_path / "home" / "router", "--host", "127.0.0.1")
+    key = tmp_path / "apple.p8"
+    key.write_text("no key, which is not read here")
+    later = ("--apns-key", key, "--apns-key-id", "A1")
+    said = await asyncio.to_thread(run, "up", tmp_path / "home", *later, code=1)
+    assert "Set key_file and key_id of [apns] there" in said.stderr
+    said = await asyncio.to_thread(run, "up", tmp_path / "home", *later[2:], code=2)
+    assert "say in which file it is" in said.stderr

@@ -46,7 +46,7 @@ from blindpost.cli.output import (
 )
 from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE
-from blindpost.ds.settings import CONFIG_NAME, DsPlace, read_tokens
+from blindpost.ds.settings import CONFIG_NAME, DsPlace, change_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
@@ -161,15 +161,14 @@ def init(
 def token(identity_key: KeyArgument, config: ConfigOption = HERE) -> None:
     """Make an access token for an identity and print it: it is shown once, the service keeps its hash.
 
-    A running service uses it after SIGHUP.
+    A running service takes it from then on.
     """
     place, identity = DsPlace.read(config), _bytes(identity_key, "the key", KEY_SIZE)
     made = secrets.token_urlsafe(32)
-    read_tokens(place.tokens)
-    before = place.tokens.read_bytes() if place.tokens.exists() else b""
     line = f"{token_digest(made.encode()).hex()} {identity.hex()}\n"
-    write_file(place.tokens, before + line.encode())
+    change_tokens(place.tokens, lambda before: before + line)
     typer.echo(made)
+    told_reload(place.control)
 
 
 @app.command()
@@ -182,12 +181,16 @@ def revoke(
     from blindpost.ds.settings import without_identity
 
     place, identity = DsPlace.read(config), _bytes(identity_key, "the key", KEY_SIZE)
-    read_tokens(place.tokens)
-    before = place.tokens.read_text(encoding="utf-8") if place.tokens.exists() else ""
-    after, count = without_identity(before, identity)
-    if not count:
-        raise OperatorError(f"{place.tokens}: this identity has no token.")
-    write_file(place.tokens, after.encode())
+    count = 0
+
+    def without(before: str) -> str:
+        nonlocal count
+        after, count = without_identity(before, identity)
+        if not count:
+            raise OperatorError(f"{place.tokens}: this identity has no token.")
+        return after
+
+    change_tokens(place.tokens, without)
     in_use = told_reload(place.control)
     if as_json:
         typer.echo(json.dumps({"revoked": count, "in_use": in_use}))

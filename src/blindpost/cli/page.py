@@ -103,6 +103,8 @@ def up(
 
     if apns_key is not None and not apns_key_id:
         raise typer.BadParameter("say which key it is", param_hint="--apns-key-id")
+    if apns_key_id and apns_key is None:
+        raise typer.BadParameter("say in which file it is", param_hint="--apns-key")
     with_ntf = ntf or apns_key is not None or ntf_port is not None or (folder / "ntf").exists()
     parts = [folder / "router", *([folder / "ntf"] if with_ntf else [])]
     make_folder(folder)
@@ -110,6 +112,8 @@ def up(
     with locked(folder / "up.lock", running):
         _set_up("router", parts[0], host, smp_port, "--no-qr", *(["--open"] if is_open else []))
         if with_ntf:
+            if apns_key is not None and parts[1].exists():
+                _check_apple(parts[1] / "ntf.toml", apns_key, apns_key_id)
             _set_up("ntf", parts[1], host, ntf_port, *_apple(apns_key, apns_key_id))
         token = _token(folder / _KEPT)
         logs.set_up("plain", "info")
@@ -161,6 +165,22 @@ def _check_unchanged(config: Path, host: str, port: int | None) -> None:
     if port is not None and known is not None and port != known:
         raise OperatorError(
             f"{config}: set up for port {known}, not {port}. Leave the port out, or change it there."
+        )
+
+
+def _check_apple(config: Path, key: Path, key_id: str) -> None:
+    """Apple's key is set once too: another one, or one that comes later, belongs into the settings."""
+    from blindpost.serving.toml_text import read_toml
+
+    try:
+        apns = read_toml(config.read_text(encoding="utf-8"))["apns"]
+        known = (config.parent / str(apns["key_file"]), str(apns["key_id"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # the server itself says what is wrong with its file
+    if known != (key.absolute(), key_id):
+        raise OperatorError(
+            f"{config}: set up without this key of Apple's. Set key_file and key_id of [apns] there, "
+            "and leave --apns-key out."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from blindpost.ds.model import DS_PORT, KEY_SIZE, PAYLOAD_BYTES_MAX, DsRules
 from blindpost.serving import place as places
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import read_file, telling, write_file
 from blindpost.serving.journal import JournalSection, hexadecimal
 from blindpost.serving.place import ServerSettings
 from blindpost.serving.sections import (
@@ -25,6 +27,7 @@ from blindpost.serving.sections import (
     Taking,
 )
 from blindpost.serving.settings import Section
+from blindpost.store.file_locks import in_turn
 
 if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
@@ -159,11 +162,22 @@ def without_identity(text: str, identity: bytes) -> tuple[str, int]:
     return "".join(kept), len(lines) - len(kept)
 
 
+def change_tokens(file: Path, change: Callable[[str], str]) -> None:
+    """Replace a token file by what `change` makes of its text.
+
+    Commands that do so at the same time take turns: otherwise one would lose what the other gave out, or
+    bring back what it revoked.
+    """
+    with telling(file), in_turn(file.with_name(f".{file.name}.lock")):
+        read_tokens(file)
+        before = _text_of(file)
+        write_file(file, change(before if before.endswith("\n") or not before else f"{before}\n").encode())
+
+
 def read_tokens(file: Path) -> dict[bytes, bytes]:
     """Identity keys by the SHA-256 of their tokens, one hexadecimal pair on each line."""
     found: dict[bytes, bytes] = {}
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(_text_of(file).splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
@@ -177,3 +191,13 @@ def read_tokens(file: Path) -> dict[bytes, bytes]:
             )
         found[digest] = identity
     return found
+
+
+def _text_of(file: Path) -> str:
+    """Empty if there is no file: then nobody has a token."""
+    if not file.exists():
+        return ""
+    try:
+        return read_file(file).decode()
+    except UnicodeDecodeError as error:
+        raise OperatorError(f"{file}: a text in UTF-8 expected. Restore it from a backup.") from error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _PAUSES_S = (0.01, 0.05, 0.2)
@@ -21,6 +23,17 @@ def take(descriptor: int) -> bool:
         else:
             return True
     return False
+
+
+@contextlib.contextmanager
+def in_turn(lock: Path) -> Iterator[None]:
+    """Wait until nobody else is here, for as long as that takes."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_held(lock: Path) -> bool:
