@@ -207,6 +207,22 @@ def test_export_and_import_into_another_router(tmp_path: Path, call: Call) -> No
     assert "into itself" in call("router", "import", "--from", first, "--to", first, code=1)
 
 
+def test_no_file_is_named_for_two_things(tmp_path: Path, call: Call) -> None:
+    source = write_files(tmp_path, Shape(20), int(time.time()))
+    folder, out = tmp_path / "router", tmp_path / "out"
+    new_router(call, folder)
+    out.mkdir()
+    before = source.store_log.read_bytes()
+    for option in ("--report", "--certificate"):
+        refused = call(*import_arguments(source, folder), option, out / ".." / source.store_log.name, code=1)
+        assert "this is named for two things" in refused
+    assert source.store_log.read_bytes() == before
+    log = ("router", "export", "--from", folder, "--to-log", out / "log")
+    for option in ("--messages", "--ntfs", "--certificate"):
+        assert "this is named for two things" in call(*log, option, out / "log", code=1)
+    assert not list(out.iterdir())
+
+
 def test_a_failed_import_is_explained_in_one_line(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "router"
     new_router(call, folder)

@@ -111,6 +111,8 @@ async def test_a_service_on_a_database(tmp_path: Path, database: str) -> None:
         await ds.end(signal.SIGTERM)
         told = await asyncio.to_thread(run, "ds", "export", tmp_path / "x", "-c", folder)
         assert "Exported 1 payloads in 1 queues" in told.stdout
+        told = await asyncio.to_thread(run, "ds", "export", folder / "ds.toml", "-c", folder, code=1)
+        assert "this exists already" in told.stderr
         told = await asyncio.to_thread(run, "ds", "import", tmp_path / "x", "-c", folder, code=1)
         assert "holds payloads already" in told.stderr
         await ds.start()

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from blindpost.engine.histogram import Histogram
 from blindpost.journal.author import Author
-from blindpost.journal.folder import DAY_S, SEGMENTS, date_of, partition, sealed
+from blindpost.journal.folder import DAY_S, SEGMENTS, date_of, partition, remove_partition, sealed
 from blindpost.journal.frames import CLOSED, OPEN, EventWriter, RecordWriter
 from blindpost.journal.minutes import Agreement, MinuteJournal, Reading, Sketch
 from blindpost.journal.schema import (
@@ -214,6 +214,37 @@ def test_old_files_are_removed_and_days_stay(tmp_path: Path) -> None:
     assert rows(tmp_path, P_DAY) == days != []
     seal_folder(tmp_path, Rules(minute_days=1, lab_days=1), now=DAY + 400 * DAY_S)
     assert rows(tmp_path, P_DAY) == days
+
+
+def test_days_that_nobody_sealed_in_time_leave_their_sums(tmp_path: Path) -> None:
+    """A server that comes back after months."""
+    write_minutes(tmp_path, DAY, 2)
+    report = seal_folder(tmp_path, now=DAY + 90 * DAY_S)
+    assert report is not None
+    assert report.days == 1
+    assert rows(tmp_path, P_COUNTERS) == []
+    in_time = tmp_path / "in time"
+    write_minutes(in_time, DAY, 2)
+    seal_folder(in_time, now=DAY + 2 * DAY_S)
+    assert rows(tmp_path, P_DAY) == rows(in_time, P_DAY) != []
+
+
+def test_what_is_left_of_old_minutes_does_not_replace_their_sums(tmp_path: Path) -> None:
+    """It was interrupted while it deleted."""
+    write_minutes(tmp_path, DAY, 2)
+    seal_folder(tmp_path, now=DAY + 2 * DAY_S)
+    days = rows(tmp_path, P_DAY)
+    remove_partition(partition(tmp_path, P_COUNTERS, DAY))
+    assert rows(tmp_path, P_GAUGES)
+    seal_folder(tmp_path, now=DAY + 90 * DAY_S)
+    assert rows(tmp_path, P_DAY) == days != []
+
+
+def test_nothing_is_deleted_without_a_rule(tmp_path: Path) -> None:
+    write_minutes(tmp_path, DAY, 2)
+    seal_folder(tmp_path, Rules(None, None), now=DAY + 400 * DAY_S)
+    assert rows(tmp_path, P_COUNTERS)
+    assert rows(tmp_path, P_DAY)
 
 
 def test_an_operator_may_shorten_retention(tmp_path: Path) -> None:

@@ -392,6 +392,8 @@ def export(
     from blindpost.ds.process import open_store
 
     place = DsPlace.read(config)
+    if file.exists():
+        raise OperatorError(f"{file}: this exists already. Name a new file.")
 
     async def work() -> tuple[int, int]:
         with contextlib.closing(await open_store(place)) as store, _progress("exporting") as progress:

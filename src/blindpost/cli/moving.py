@@ -71,6 +71,8 @@ def import_(
         raise typer.BadParameter("--messages, --journal, --ntfs and --dry-run belong to --from-log")
     place = place_of(to)
     listed = (report or place.folder / f"{'rehearsal' if dry_run else 'import'}-report.txt").absolute()
+    kept = None if dry_run else certificate or place.folder / IMPORT_CERTIFICATE
+    _demand_apart(from_log, messages, journal, ntfs, listed, kept)
     with progress_bar(quiet=as_json) as progress:
         if from_log is not None:
             source = Source(from_log, messages, journal, ntfs)
@@ -79,7 +81,6 @@ def import_(
         else:
             assert from_ is not None
             moved = asyncio.run(moves.copy(place_of(from_), place, progress))
-    kept = None if dry_run else certificate or place.folder / IMPORT_CERTIFICATE
     _tell(moved, place, kept, as_json=as_json)
 
 
@@ -136,9 +137,20 @@ def export(
     for path in (files.store_log, files.messages, files.notifications):
         if path.exists():
             raise OperatorError(f"{path}: this exists already. Name a new file.")
+    listed, kept = folder / "export-report.txt", certificate or folder / "export-certificate.json"
+    _demand_apart(files.store_log, files.messages, files.notifications, listed, kept)
     with progress_bar(quiet=as_json) as progress:
-        moved = asyncio.run(moves.export_files(place, files, folder / "export-report.txt", progress))
-    _tell(moved, place, certificate or folder / "export-certificate.json", as_json=as_json)
+        moved = asyncio.run(moves.export_files(place, files, listed, progress))
+    _tell(moved, place, kept, as_json=as_json)
+
+
+def _demand_apart(*paths: Path | None) -> None:
+    """Every file is for one thing: what is written must replace nothing that is read, or written too."""
+    seen: set[Path] = set()
+    for path in filter(None, paths):
+        if path.resolve() in seen:
+            raise OperatorError(f"{path}: this is named for two things. Give each a file of its own.")
+        seen.add(path.resolve())
 
 
 def _tell(moved: Moved, place: RouterPlace, certificate: Path | None, *, as_json: bool) -> None:

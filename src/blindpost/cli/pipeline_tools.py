@@ -94,16 +94,25 @@ def generate(
 def seal(
     folder: Annotated[Path, typer.Argument(help="A server's journal: `journal.folder` of its settings.")],
     minute_days: Annotated[
-        int, typer.Option(min=1, max=DAYS_MOST, help="Delete minutes older than so many days.")
-    ] = 30,
+        int | None,
+        typer.Option(
+            min=1, max=DAYS_MOST, help="Delete minutes older than so many days.", show_default="none"
+        ),
+    ] = None,
     lab_days: Annotated[
-        int, typer.Option(min=1, max=DAYS_MOST, help="Delete events and exports older than so many days.")
-    ] = 7,
+        int | None,
+        typer.Option(
+            min=1,
+            max=DAYS_MOST,
+            help="Delete events and exports older than so many days.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> None:
     """Seal what a stopped or killed server left unsealed, so that a run sees it.
 
-    Servers do this themselves while they run and when they start; use it for one that will not start again.
-    Files that a running server is writing are left alone.
+    Servers do this themselves while they run and when they start, and delete what is too old; use it for one
+    that will not start again. Files that a running server is writing are left alone.
     """
     from blindpost.journal.folder import SEGMENTS
     from blindpost.journal.frames import OPEN
@@ -117,6 +126,8 @@ def seal(
     if told is None:
         raise OperatorError(f"{folder}: it is being sealed right now. Wait a moment and try again.")
     say(f"{folder}: sealed {told.rows:,} rows of {told.segments} segments.")
+    if told.deleted:
+        say(f"Deleted: {told.deleted} folders of days that are too old.")
     if left := len(list((folder / SEGMENTS).glob(f"[!.]*{OPEN}"))):
         say(f"Left alone: {left} that a running server is writing.")
     if told.damaged or told.torn_bytes:

@@ -25,20 +25,26 @@ from blindpost.journal.schema import (
 _WHO = ["router", "role", "boot"]
 
 
-def roll_up(root: Path, now: float, minute_days: int, foreign: set[str]) -> int:
-    """Compute the days that have ended and whose minutes are still there; how many were computed."""
-    oldest = day_of(now) - minute_days * DAY_S
+def roll_up(root: Path, now: float, minute_days: int | None, foreign: set[str]) -> int:
+    """Compute the days that have ended and whose minutes are still there; how many were computed.
+
+    A day that is too old may have lost some of its minutes already. So what was computed of it stays; what
+    was not, since nobody sealed it in time, is computed before its minutes are deleted.
+    """
+    oldest = 0 if minute_days is None else day_of(now) - minute_days * DAY_S
     found = {day_s for table in (P_GAUGES, P_COUNTERS) for day_s, _ in partitions(root, table)}
-    days = [day_s for day_s in sorted(found) if oldest <= day_s and day_s + DAY_S + GRACE_S <= now]
-    return sum(_roll_up(root, day_s, foreign) for day_s in days)
+    days = [day_s for day_s in sorted(found) if day_s + DAY_S + GRACE_S <= now]
+    return sum(_roll_up(root, day_s, foreign, again=oldest <= day_s) for day_s in days)
 
 
-def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
+def _roll_up(root: Path, day_s: int, foreign: set[str], *, again: bool) -> bool:
+    """`again`: what was computed before, of fewer minutes, is replaced."""
     folders = {table: partition(root, table, day_s) for table in (P_COUNTERS, P_GAUGES, P_SKETCHES)}
     mark = _mark([path for folder in folders.values() for path in sealed(folder)])
     boots = {stem_of(path.name) for table in (P_COUNTERS, P_GAUGES) for path in sealed(folders[table])}
-    done = files_of(partition(root, P_DAY, day_s), foreign)
-    if {file.path.name for file in done if file.inputs == mark} >= {_name(boot) for boot in boots}:
+    found = files_of(partition(root, P_DAY, day_s), foreign)
+    done = {file.path.name for file in found if file.inputs == mark or not again}
+    if done >= {_name(boot) for boot in boots}:
         return False
     counters, gauges, sketches = (files_of(folder, foreign) for folder in folders.values())
     # The sketches first: a day that has its sums has everything.
@@ -47,7 +53,9 @@ def _roll_up(root: Path, day_s: int, foreign: set[str]) -> bool:
         (P_DAY, _sums(day_s, counters, gauges)),
     ):
         for who, of_boot in _by_boot(rows):
-            arrow.seal(partition(root, table, day_s) / _name("-".join(who)), table, of_boot, inputs=mark)
+            name = _name("-".join(who))
+            if again or name not in done:
+                arrow.seal(partition(root, table, day_s) / name, table, of_boot, inputs=mark)
     return True
 
 

@@ -52,10 +52,10 @@ _HIDDEN_S = 3_600
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How many days before today are kept; tables kept forever ignore this."""
+    """How many days before today are kept, None for all; tables kept forever ignore this."""
 
-    minute_days: int = DAYS_MINUTES
-    lab_days: int = DAYS_LAB
+    minute_days: int | None = DAYS_MINUTES
+    lab_days: int | None = DAYS_LAB
 
     def days(self, table: Table) -> int | None:
         if table.days_kept is None:
