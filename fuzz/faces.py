@@ -27,7 +27,7 @@ from blindpost.wire.proxy_header import read_proxy_header
 from fuzz import seeds
 from fuzz.sessions import SERVED, STEPS_MAX, Attacked, session
 from fuzz.target import One, Source, Target, piece
-from tests.support.ds.delivery import certificate_in, running
+from tests.support.ds.delivery import running
 
 SAID_MAX = 8 << 20
 """A site says no more than this, whatever it is asked."""
@@ -141,8 +141,7 @@ class AttackedQuic(Attacked):
         self._client = await self._ds.client(quic=True)
         stack.push_async_callback(self._client.close)
         await self._client.upload_key_package(b"k" * 32, b"a key package")
-        certificate, key = certificate_in(folder)
-        self._listener = QuicListener(self._ds.service, certificate, key)
+        self._listener = QuicListener(self._ds.service, self._ds.pair)
         await self._listener.listen("127.0.0.1", 0)
         stack.callback(self._listener.close)
         self._ports = 1024

@@ -29,7 +29,7 @@ async def fetched(ds: Running, host: str, port: int) -> None:
 
 async def everywhere(ds: Running) -> tuple[QuicListener, int]:
     """One more listener, at all addresses."""
-    listener = QuicListener(ds.service, ds.certificate, ds.certificate.with_suffix(".key"))
+    listener = QuicListener(ds.service, ds.pair)
     return listener, await listener.listen(None, 0)
 
 
@@ -102,7 +102,7 @@ async def test_a_machine_without_ipv6_listens_too(tmp_path: Path, monkeypatch: p
 async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
     async with running(tmp_path) as ds:
         listener, port = await everywhere(ds)
-        other = QuicListener(ds.service, ds.certificate, ds.certificate.with_suffix(".key"))
+        other = QuicListener(ds.service, ds.pair)
         with pytest.raises(OSError, match="in use"):
             await other.listen(None, port)
         listener.close()

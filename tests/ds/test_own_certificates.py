@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from blindpost.ds.certificate import fingerprint, make_certificate
-from blindpost.ds.process import server_tls
+from blindpost.ds.process import DsService, own_pair
 from blindpost.ds.settings import DsPlace
 from blindpost.serving.failures import OperatorError
 from tests.support.ds.delivery import ALICE
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_the_files_is_told(tmp_path: Path) -> None:
         place.certificate.write_bytes(certificate)
         place.key.write_bytes(key)
         with pytest.raises(OperatorError) as told:
-            server_tls(place)
+            own_pair(place)
         return str(told.value)
 
     sealed = load_pem_private_key(key, None).private_bytes(
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_the_files_is_told(tmp_path: Path) -> None:
     assert "QUIC cannot use keys of this kind" in refused(*_issued_elsewhere())
     place.key.unlink()
     with pytest.raises(OperatorError, match=r"ds\.key: the service's certificate or its key is missing"):
-        server_tls(place)
+        own_pair(place)
 
 
 @pytest.mark.parametrize("text", [b"", b"nonsense", _issued_elsewhere()[0]])
@@ -113,3 +113,18 @@ def test_only_a_certificate_of_our_own_is_replaced(tmp_path: Path, text: bytes) 
     told = run("ds", "rotate-cert", "-c", folder, code=1).stderr
     assert "Nothing was changed" in told
     assert ((folder / "ds.crt").read_bytes(), (folder / "ds.key").read_bytes()) == (text, key)
+
+
+async def test_a_file_that_is_damaged_later_changes_nothing_until_a_reload(tmp_path: Path) -> None:
+    run("ds", "init", tmp_path, "--host", "127.0.0.1")
+    place = DsPlace.read(tmp_path)
+    service = await DsService.open(place, 10)
+    try:
+        before = list(service.certificates())
+        place.certificate.write_bytes(b"being written")
+        assert service.certificates() == tuple(before), "health is watched all the time"
+        with pytest.raises(OperatorError):
+            service.reload(place)
+        assert service.certificates() == tuple(before)
+    finally:
+        await service.close()

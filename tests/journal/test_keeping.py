@@ -242,6 +242,37 @@ async def test_a_failing_sealing_process_is_reported(
     assert "sealing the journal" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("changed", "value", "told"),
+    [
+        ("sys.executable", "/nonexistent/python", "cannot be sealed: No such file"),
+        ("SEAL_S_MAX", 0.0, "took longer than 0 s"),
+    ],
+)
+async def test_a_sealing_process_that_cannot_start_or_end_is_reported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    changed: str,
+    value: object,
+    told: str,
+) -> None:
+    monkeypatch.setattr(f"{module.__name__}.{changed}", value)
+
+    async def read(_minute_s: int, _with_sketches: bool) -> Reading:
+        return Reading({}, {})
+
+    keeper = JournalKeeper(Keeping(tmp_path, "one"), "smp", read)
+    await keeper.seal_soon()
+
+    async def is_told() -> bool:
+        return told in caplog.text
+
+    await until(is_told)
+    await keeper.close()
+    assert "never retrieved" not in caplog.text
+
+
 async def test_a_sealing_failure_is_logged_without_its_error_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from blindpost.ds.process import DATA_FILE, server_tls
+from blindpost.ds.process import DATA_FILE, own_pair
 from blindpost.ds.settings import DsPlace
 from blindpost.ds.tables import LARGE_FOLDER
 from blindpost.engine.loop import StoreFailedError
@@ -37,7 +37,7 @@ def _database(place: DsPlace) -> Database:
 
 
 def check(place: DsPlace) -> None:
-    server_tls(place)
+    own_pair(place)
 
 
 def back_up(place: DsPlace, target: Path) -> int:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import socket
 
-from cryptography import x509
-
-from blindpost.ds.process import DsService, server_tls
+from blindpost.ds.process import DsService, own_pair
 from blindpost.ds.settings import DsPlace, read_tokens
 from blindpost.ds.tables import MIGRATIONS, OWNER
 from blindpost.engine.loop import StoreFailedError
 from blindpost.serving.checking import Checks, DoubtError, Port, told_certificates, told_store
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import read_file
 from blindpost.store import lmdb
 from blindpost.store.contract import StoreVersionError
 
 
 def checks_of(place: DsPlace, runs: bool) -> Checks:
     async def certificate() -> str:
-        server_tls(place)
-        found = x509.load_pem_x509_certificates(read_file(place.certificate))[:1]
+        found = own_pair(place).chain[:1]
         return told_certificates(found, "make a new one with `blindpost ds rotate-cert`")
 
     async def store() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cryptography import x509
 
-from blindpost.crypto.pem import PemError
+from blindpost.crypto.pem import Pair, PemError, read_pair
 from blindpost.ds.auth import Authority, Open, Tokens
 from blindpost.ds.journaling import read_meters
 from blindpost.ds.lab import DsLab
@@ -29,7 +29,6 @@ from blindpost.journal.minutes import Reading
 from blindpost.journal.schema import L_DELIVERY
 from blindpost.serving.deciding import EngineService
 from blindpost.serving.failures import OperatorError, about_file
-from blindpost.serving.files import read_file
 from blindpost.serving.limits import PER_ADDRESS, Limits, LimitSizes
 from blindpost.serving.listening import listen_at
 from blindpost.serving.prometheus import Text
@@ -67,11 +66,13 @@ def authority_of(place: DsPlace) -> Authority:
     return Tokens(read_tokens(place.tokens))
 
 
-def server_tls(place: DsPlace) -> ssl.SSLContext:
-    """TLS with the service's certificate, if that will do for TLS and for QUIC."""
+def own_pair(place: DsPlace) -> Pair:
+    """The service's certificate and key, if they will do for TLS and for QUIC."""
     try:
-        server_configuration(place.certificate, place.key)
-        return server_context(place.certificate, place.key)
+        pair = read_pair(place.certificate.read_bytes(), place.key.read_bytes())
+        server_context(place.certificate, place.key)
+        server_configuration(pair)
+        return pair
     except FileNotFoundError as error:
         raise OperatorError(
             f"{error.filename}: the service's certificate or its key is missing. Copy it back from a backup: "
@@ -84,7 +85,7 @@ def server_tls(place: DsPlace) -> ssl.SSLContext:
             f"({why}). Copy both back from a backup."
         ) from error
     except OSError as error:
-        raise about_file(error, Path(error.filename)) from error
+        raise about_file(error, Path(error.filename or place.certificate)) from error
 
 
 class DsService(EngineService[DsPlace]):
@@ -95,14 +96,15 @@ class DsService(EngineService[DsPlace]):
 
     def __init__(self, place: DsPlace, store: DsStore, connections: int) -> None:
         """Use `open`."""
-        self._context = server_tls(place)
+        self._pair = own_pair(place)
+        self._context = server_context(place.certificate, place.key)
         limits = Limits(
             LimitSizes.of(place.settings.listen, connections), time.monotonic, place.settings.listen.exempt
         )
         self.service = DeliveryService(store, place.settings.rules(), authority_of(place), limits=limits)
         super().__init__(place, self.service)
         self._tls = TlsListener(self.service, self._context)
-        self._quic = QuicListener(self.service, place.certificate, place.key)
+        self._quic = QuicListener(self.service, self._pair)
 
     @staticmethod
     def wanted_connections(place: DsPlace) -> int:
@@ -159,9 +161,10 @@ class DsService(EngineService[DsPlace]):
 
     def reload(self, place: DsPlace) -> None:
         authority = authority_of(place)
-        server_tls(place)
+        pair = own_pair(place)
         self._context.load_cert_chain(place.certificate, place.key)
-        self._quic.renew(place.certificate, place.key)
+        self._quic.renew(pair)
+        self._pair = pair
         self.service.plan.authority = authority
         self.service.plan.rules = place.settings.rules()
         self.limits.sizes = LimitSizes.of(place.settings.listen, self.limits.sizes.connections)
@@ -170,7 +173,8 @@ class DsService(EngineService[DsPlace]):
         return {**super().limited(), "stored_refused": self.service.plan.stored.refused}
 
     def certificates(self) -> Sequence[x509.Certificate]:
-        return x509.load_pem_x509_certificates(read_file(self.place.certificate))[:1]
+        """The one that is shown: the file may hold another by now, or none."""
+        return self._pair.chain[:1]
 
     @staticmethod
     def secrets(place: DsPlace) -> Sequence[Path]:

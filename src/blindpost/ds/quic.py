@@ -29,7 +29,7 @@ from qh3.quic.events import (
     StreamReset,
 )
 
-from blindpost.crypto.pem import PemError, read_pair
+from blindpost.crypto.pem import Pair, PemError
 from blindpost.ds.connection import GREETING_S, DsConnection
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import ALPN
@@ -205,9 +205,8 @@ class QuicStream(_Quic):
             self._service.lost(self._connection)
 
 
-def server_configuration(certificate: Path, key: Path) -> QuicConfiguration:
+def server_configuration(pair: Pair) -> QuicConfiguration:
     """How a service with this certificate speaks; `PemError` if it cannot."""
-    pair = read_pair(certificate.read_bytes(), key.read_bytes())
     configuration = QuicConfiguration(is_client=False, alpn_protocols=[ALPN], idle_timeout=IDLE_S)
     try:
         configuration.load_cert_chain(pair.chain_pem, pair.key_pem)
@@ -219,14 +218,14 @@ def server_configuration(certificate: Path, key: Path) -> QuicConfiguration:
 class QuicListener:
     """Accepts QUIC connections for a service, within its limits."""
 
-    def __init__(self, service: DeliveryService, certificate: Path, key: Path) -> None:
+    def __init__(self, service: DeliveryService, pair: Pair) -> None:
         self._service = service
-        self._configuration = server_configuration(certificate, key)
+        self._configuration = server_configuration(pair)
         self._server: QuicServer | None = None
 
-    def renew(self, certificate: Path, key: Path) -> None:
+    def renew(self, pair: Pair) -> None:
         """Show this certificate to those who connect from now on."""
-        fresh, used = server_configuration(certificate, key), self._configuration
+        fresh, used = server_configuration(pair), self._configuration
         used.certificate, used.certificate_chain = fresh.certificate, fresh.certificate_chain
         used.private_key = fresh.private_key
 

@@ -118,7 +118,7 @@ class JournalKeeper:
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
         if self._sealing is None or self._sealing.done():
-            self._sealing = asyncio.create_task(self._seal())
+            self._sealing = asyncio.create_task(self._try_sealing())
 
     async def close(self) -> None:
         """Write the last record; what is not sealed yet is sealed after the next start."""
@@ -150,6 +150,14 @@ class JournalKeeper:
             if not self._failed:
                 log.error("the journal cannot be written: %s", reason_of(error))
             self._failed = True
+
+    async def _try_sealing(self) -> None:
+        try:
+            await self._seal()
+        except TimeoutError:
+            log.error("sealing the journal took longer than %.0f s; it goes on later", SEAL_S_MAX)
+        except OSError as error:
+            log.error("the journal cannot be sealed: %s", reason_of(error))
 
     async def _seal(self) -> None:
         keeping = self._keeping

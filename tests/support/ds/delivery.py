@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from blindpost.crypto.pem import Pair, read_pair
 from blindpost.ds.auth import Authority, Open, Tokens, token_digest
 from blindpost.ds.certificate import fingerprint, make_certificate
 from blindpost.ds.client import DsClient
@@ -52,11 +53,14 @@ async def until(true: Callable[[], bool]) -> None:
 class Running:
     """A service that listens, and how to reach it."""
 
-    def __init__(self, service: DeliveryService, port: int, quic_port: int, certificate: Path) -> None:
+    def __init__(
+        self, service: DeliveryService, port: int, quic_port: int, certificate: Path, pair: Pair
+    ) -> None:
         self.service = service
         self.port = port
         self.quic_port = quic_port
         self.certificate = certificate
+        self.pair = pair
         self.fingerprint = fingerprint(certificate.read_bytes())
 
     async def client(self, token: bytes = b"", *, quic: bool | None = None) -> DsClient:
@@ -98,11 +102,12 @@ async def running(
     service = DeliveryService(store, rules, authority or Open(), limits=limits)
     deciding = asyncio.create_task(service.run())
     listener = TlsListener(service, server_context(certificate, key))
-    quic = QuicListener(service, certificate, key)
+    pair = read_pair(certificate.read_bytes(), key.read_bytes())
+    quic = QuicListener(service, pair)
     try:
         port = await listener.listen("127.0.0.1", 0)
         quic_port = await quic.listen("127.0.0.1", 0)
-        yield Running(service, port, quic_port, certificate)
+        yield Running(service, port, quic_port, certificate, pair)
     finally:
         listener.close()
         service.stop()
