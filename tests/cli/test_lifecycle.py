@@ -122,7 +122,7 @@ async def test_operator_commands_reach_the_running_router(tmp_path: Path) -> Non
         blocked = json.loads(
             await command(
                 *("queues", "block", link, "--reason", "spam", "--notice-ttl", "60"),
-                *("--note", "report 7", "--json"),
+                *("--note", "report\u2028 7", "--json"),
             )
         )
         assert blocked == {"outcome": "blocked"}
@@ -131,9 +131,9 @@ async def test_operator_commands_reach_the_running_router(tmp_path: Path) -> Non
         assert "blocked, reason spam" in await command("queues", "show", sender_id)
         listed = json.loads(await command("queues", "blocked", "--json"))["blocked"]
         assert [(one["sender_id"], one["reason"], one["note"]) for one in listed] == [
-            (sender_id, "spam", "report 7")
+            (sender_id, "spam", "report\u2028 7")
         ]
-        assert "report 7" in await command("queues", "blocked")
+        assert "report" in await command("queues", "blocked")
         with pytest.raises(ClientError, match=r'BLOCKED reason=spam,notice={"ttl":60}'):
             await client.send(a_message(), queue.sender_id, queue.sender_key)
         assert "unblocked" in await command("queues", "unblock", sender_id)
@@ -143,7 +143,7 @@ async def test_operator_commands_reach_the_running_router(tmp_path: Path) -> Non
         assert "deleted, with 1 messages" in await command("queues", "delete", sender_id)
         assert "no queue" in await command("queues", "delete", sender_id, code=1)
         assert "base64url" in await command("queues", "delete", "!", code=1)
-        noted = [json.loads(line) for line in (folder / "done.log").read_text().splitlines()]
+        noted = [json.loads(line) for line in (folder / "done.log").read_text().split("\n")[:-1]]
         assert [(one["action"], one["id"]) for one in noted] == [
             (action, sender_id) for action in ("block", "unblock", "delete")
         ]

@@ -45,6 +45,7 @@ from tests.support.ntf.process import (
 from tests.support.ntf.routers import Device
 from tests.support.ntf.web_process import web_push_in_process
 from tests.support.router.routers import running_router
+from tests.support.serving.commands import run
 from tests.support.serving.processes import Forked, router_in_process, until
 
 log = logging.getLogger(__name__)
@@ -200,6 +201,18 @@ def test_mistakes_in_the_configuration_are_reported_with_their_line(
     with pytest.raises(OperatorError, match=r"ntf\.toml, line \d+") as caught:
         NtfPlace.parse(text.replace(before, after).encode(), Path("ntf.toml"))
     assert told in str(caught.value)
+
+
+def test_keys_for_web_push_that_are_rotated_twice_in_a_second_are_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("ntf", "init", tmp_path / "ntf", "--host", "127.0.0.1")
+    place, kept = NtfPlace.read(tmp_path / "ntf"), []
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    for _ in range(3):
+        kept.append(place.vapid_file.read_bytes())
+        rotate(place, 90)
+    assert [path.read_bytes() for _, path in former_files(place)] == kept[::-1]
 
 
 async def test_keys_for_web_push_are_rotated_with_overlap_and_without(tmp_path: Path) -> None:

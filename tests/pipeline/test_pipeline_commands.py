@@ -158,6 +158,54 @@ def test_a_missing_master_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert time.monotonic() - began < 60
 
 
+def test_answers_of_any_kind_are_shown_whole(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path))
+    statement = (
+        "SELECT 1.5 AS part, CAST(7 AS DECIMAL(38, 0)) AS whole, double('nan') AS strange, x'00ff' AS bytes, "
+        "INTERVAL '1' DAY AS while, map(1, DATE'2026-01-02') AS by_day, '[/x] [red]' AS text, '' AS nothing, "
+        "struct(1 AS a, array(2.5) AS b) AS both"
+    )
+    assert json.loads(_invoke("sql", statement, *out, "--json")) == {
+        "part": 1.5,
+        "whole": 7,
+        "strange": "nan",
+        "bytes": "00ff",
+        "while": "1 day, 0:00:00",
+        "by_day": {"1": "2026-01-02"},
+        "both": {"a": 1, "b": [2.5]},
+        "text": "[/x] [red]",
+        "nothing": "",
+    }
+    assert "[/x] [red]" in _invoke("sql", "SELECT '[/x] [red]' AS `[b]`", *out)
+    with pytest.raises(OperatorError, match="two columns are called day: name them apart with AS"):
+        CliRunner().invoke(app, ["sql", "SELECT 1 AS day, 2 AS day", *out], catch_exceptions=False)
+
+    def counted(*more: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["sql", "SELECT id FROM range(1002)", *out, "--json", *more])
+        return len(done.stdout.splitlines()), done.stderr
+
+    assert counted() == (1000, "Only the first 1,000 rows are shown. --limit 0 shows all.\n")
+    assert counted("--limit", "1002") == counted("--limit", "0") == (1002, "")
+    piped = CliRunner().invoke(app, ["sql", *out, "--json"], input="SELECT nonsense;\nSELECT 3 AS three;\n")
+    assert piped.exit_code == 1
+    assert piped.stdout == '{"three": 3}\n'
+
+
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("the last one")
+
+    def interrupted() -> None:
+        with pipeline_ask._whole(file) as written:
+            written.write("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert file.read_text() == "the last one"
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_every_table_is_in_the_catalogue() -> None:
     text = _invoke("catalogue")
     for name, dataset in datasets().items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from blindpost.serving.ini import Fate, Row
@@ -18,5 +19,6 @@ def tell_adopted(rows: Sequence[Row], name: str) -> None:
     for name in ("setting", "value", "", "what became of it"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(row.key, row.value, f"[{_COLOURS[row.fate]}]{row.fate.value}[/]", row.remark)
+        fate = f"[{_COLOURS[row.fate]}]{row.fate.value}[/]"
+        table.add_row(escape(row.key), escape(row.value), fate, escape(row.remark))
     Console(highlight=False).print(table)

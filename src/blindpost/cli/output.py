@@ -292,7 +292,7 @@ def show(values: Mapping[str, Any], *, as_json: bool, title: str) -> None:
                 table.add_row(f"{name}: {inner}".replace("_", " "), _shown(name, count))
         else:
             table.add_row(name.replace("_", " "), _shown(name, value))
-    Console(soft_wrap=True, highlight=False).print(table)
+    Console(soft_wrap=True, highlight=False, markup=False).print(table)
 
 
 _NAMES = frozenset({"pid", "port", "ports", "metrics_port"})

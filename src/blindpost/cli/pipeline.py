@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +34,7 @@ app = typer.Typer(
     "unless --master names another; paths may be URIs that Hadoop understands.",
 )
 
+ROWS_MOST = 1_000_000_000
 NOTHING_THERE = (
     "No file of a server's journal is in this folder. Look whether its disk is mounted, and whether servers "
     "write there: they seal the first file some minutes after they start. What was published before stays."
@@ -376,23 +379,31 @@ def sql(
     master: MasterOption = None,
     remote: RemoteOption = None,
     settings: SetOption = None,
+    limit: Annotated[
+        int, typer.Option(min=0, max=ROWS_MOST, help="Show so many rows of an answer at most; 0 for all.")
+    ] = 1000,
     as_json: JsonOption = False,
 ) -> None:
     """Query the tables with Spark SQL. `SHOW TABLES` and `DESCRIBE name` show what there is.
 
-    DuckDB reads the same rows without Spark: SELECT * FROM 'lake/gold/NAME/*.parquet'.
+    DuckDB reads the same rows without Spark: SELECT * FROM 'lake/gold/NAME/*.parquet'. Of statements from a
+    file or a pipe all are tried; exit code 1 if one failed.
     """
     with opened(out, out, zone, master, remote, settings) as lake:
         for dataset in chosen(None):
             lake.gold(dataset).createOrReplaceTempView(dataset.name)
         if query is not None:
-            _answer(lake, query, as_json=as_json)
+            _answer(lake, query, limit, as_json=as_json)
             return
+        failed = False
         for statement in _statements():
             try:
-                _answer(lake, statement, as_json=as_json)
+                _answer(lake, statement, limit, as_json=as_json)
             except OperatorError as error:
                 typer.secho(str(error), fg="red", err=True)
+                failed = True
+    if failed and not sys.stdin.isatty():
+        raise typer.Exit(1)
 
 
 def _statements() -> Iterator[str]:
@@ -412,14 +423,22 @@ def _statements() -> Iterator[str]:
             return
 
 
-def _answer(lake: Lake, statement: str, *, as_json: bool) -> None:
+def _answer(lake: Lake, statement: str, limit: int, *, as_json: bool) -> None:
     from pyspark.errors import PySparkException
 
     try:
-        rows = lake.spark.sql(statement).limit(1000).collect()
+        found = lake.spark.sql(statement)
+        twice = sorted({name for name in found.columns if found.columns.count(name) > 1})
+        if twice:
+            raise OperatorError(f"two columns are called {twice[0]}: name them apart with AS.")
+        rows = (found.limit(limit + 1) if limit else found).collect()
     except PySparkException as error:
-        raise OperatorError(str(error).strip().splitlines()[0]) from error
-    show_rows([row.asDict() for row in rows], as_json=as_json)
+        (first, *_) = [*str(error).strip().splitlines(), type(error).__name__]
+        raise OperatorError(first) from error
+    shown = rows[:limit] if limit else rows
+    show_rows([row.asDict() for row in shown], as_json=as_json)
+    if len(shown) < len(rows):
+        typer.secho(f"Only the first {limit:,} rows are shown. --limit 0 shows all.", fg="yellow", err=True)
 
 
 def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | None = None) -> None:
@@ -434,7 +453,7 @@ def show_rows(rows: Sequence[dict[str, Any]], *, as_json: bool, title: str | Non
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     shown = [["-" if value is None else str(plain(value)) for value in row.values()] for row in rows]
     names = list(rows[0])
     widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
@@ -464,4 +483,13 @@ def plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, date):
         return value.isoformat()
-    return value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(of_key) for key, of_key in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "asDict"):  # a struct
+        return plain(value.asDict())
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    is_json = value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))
+    return value if is_json else str(value)

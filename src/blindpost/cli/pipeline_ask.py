@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -96,7 +98,7 @@ def export(
         held = [one for one in lake.gold_store(dataset).current().partitions if one in days]
         names = dataset.schema.names
         rows = lake.gold(dataset, held).orderBy("day", *dataset.key).toLocalIterator()
-        with file.open("w", newline="") as written:
+        with _whole(file) as written:
             table_writer = csv.writer(written, lineterminator="\n")
             if file.suffix == ".csv":
                 table_writer.writerow(names)
@@ -108,6 +110,19 @@ def export(
                     written.write(json.dumps(dict(zip(names, values, strict=True))) + "\n")
                 count += 1
     say(f"{file}: {count} rows.")
+
+
+@contextlib.contextmanager
+def _whole(file: Path) -> Iterator[TextIO]:
+    """A file that is replaced when everything is written: half a table looks like a whole one."""
+    fresh = file.with_name(f".{file.name}.new")
+    try:
+        with fresh.open("w", newline="", encoding="utf-8") as written:
+            yield written
+        fresh.replace(file)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def lineage(

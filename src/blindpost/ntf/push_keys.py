@@ -42,6 +42,9 @@ def rotate(place: NtfPlace, overlap_days: int, entropy: Entropy = system_entropy
         raise OperatorError(f"{path}: there is no key to replace. `init` makes one, and Web Push needs it.")
     before, until = read_file(path), now + overlap_days * DAY_S
     _key(path)
+    taken = {ends for ends, former in former_files(place) if read_file(former) != before}
+    while until in taken:  # by another rotation in this second
+        until += 1
     if overlap_days:
         write_file(path.with_name(f"{path.stem}-until-{until}{path.suffix}"), before)
     write_file(path, new_key_pem(entropy))

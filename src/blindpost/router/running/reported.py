@@ -87,7 +87,7 @@ class OperatorLog:
         if self._file is None or not self._file.exists():
             return found
         with telling(self._file):
-            lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = self._file.read_text(encoding="utf-8", errors="replace").split("\n")
         for line in lines:
             try:
                 entry = json.loads(line)
