@@ -146,6 +146,12 @@ def test_tables_are_checked_exported_and_traced(tmp_path: Path) -> None:
     assert shown.count("row ") == len(files)
     with pytest.raises(OperatorError, match=r"ends in \.csv or \.json"):
         _invoke("export", table, "--file", str(tmp_path / "x.xls"), *out)
+    with pytest.raises(OperatorError, match="nothing is published for these days"):
+        _invoke("export", table, "--file", str(tmp_path / "y.csv"), "--day", "2020-01-01", *out)
+    assert not (tmp_path / "y.csv").exists()
+    page = tmp_path / "day.html"
+    told = _invoke("run", *places, "--day", "2025-01-30", "--table", table, "--report", str(page), *THEN)
+    assert "about 2025-01-30 to 2025-01-30." in told
 
 
 def test_a_missing_master_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +171,7 @@ def test_answers_of_any_kind_are_shown_whole(tmp_path: Path) -> None:
         "INTERVAL '1' DAY AS while, map(1, DATE'2026-01-02') AS by_day, '[/x] [red]' AS text, '' AS nothing, "
         "struct(1 AS a, array(2.5) AS b) AS both"
     )
-    assert json.loads(_invoke("sql", statement, *out, "--json")) == {
+    assert json.loads(CliRunner().invoke(app, ["sql", statement, *out, "--json"]).stdout) == {
         "part": 1.5,
         "whole": 7,
         "strange": "nan",
@@ -184,8 +190,9 @@ def test_answers_of_any_kind_are_shown_whole(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["sql", "SELECT id FROM range(1002)", *out, "--json", *more])
         return len(done.stdout.splitlines()), done.stderr
 
-    assert counted() == (1000, "Only the first 1,000 rows are shown. --limit 0 shows all.\n")
-    assert counted("--limit", "1002") == counted("--limit", "0") == (1002, "")
+    nothing = f"{tmp_path}: nothing is published here yet. Run `blindpost pipeline run` first.\n"
+    assert counted() == (1000, f"{nothing}Only the first 1,000 rows are shown. --limit 0 shows all.\n")
+    assert counted("--limit", "1002") == counted("--limit", "0") == (1002, nothing)
     piped = CliRunner().invoke(app, ["sql", *out, "--json"], input="SELECT nonsense;\nSELECT 3 AS three;\n")
     assert piped.exit_code == 1
     assert piped.stdout == '{"three": 3}\n'
@@ -227,6 +234,7 @@ def test_an_audit_without_its_tables_says_so_instead_of_comparing_nothing(
 
 def test_options_that_make_no_sense_are_refused() -> None:
     for arguments in (
+        ["sql", "SELECT 1", "--set", "spark.driver.memory"],
         ["run", "--table", "nothing"],
         ["run", "--follow", "--day", "2031-01-01"],
         ["run", "--every", "5"],

@@ -119,6 +119,9 @@ def opened(
     from blindpost.pipeline.sizing import is_small
 
     pairs = [setting.partition("=") for setting in settings or ()]
+    for name, is_pair, _ in pairs:
+        if not is_pair or not name:
+            raise OperatorError(f"--set {name}: NAME=VALUE expected, such as spark.driver.memory=4g.")
     with failing_plainly(out):
         about = read_settings(config)
         small = is_small(journal)
@@ -267,7 +270,7 @@ def run(
             tell(summary, as_json=as_json)
             _measure(metrics, [summary], began)
             if report is not None:
-                said = write_report(lake, report, first and first.date(), last and last.date())
+                said = write_report(lake, report, days.first, days.last)
                 if not as_json:
                     say(said)
             if summary.failed or summary.unfinished:
@@ -392,6 +395,9 @@ def sql(
     with opened(out, out, zone, master, remote, settings) as lake:
         for dataset in chosen(None):
             lake.gold(dataset).createOrReplaceTempView(dataset.name)
+        if not any(lake.gold_store(dataset).current().partitions for dataset in chosen(None)):
+            nothing = f"{out}: nothing is published here yet. Run `blindpost pipeline run` first."
+            typer.secho(nothing, fg="yellow", err=True)
         if query is not None:
             _answer(lake, query, limit, as_json=as_json)
             return

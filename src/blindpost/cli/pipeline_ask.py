@@ -96,6 +96,8 @@ def export(
     count = 0
     with opened(out, out, zone, master, remote, settings) as lake:
         held = [one for one in lake.gold_store(dataset).current().partitions if one in days]
+        if not held:
+            raise OperatorError(f"{table}: nothing is published for these days in {out}.")
         names = dataset.schema.names
         rows = lake.gold(dataset, held).orderBy("day", *dataset.key).toLocalIterator()
         with _whole(file) as written:
