@@ -277,3 +277,11 @@ def test_the_page_needs_servers_and_a_port(call: Call, failed: Call, tmp_path: P
         said = failed("page", folder, "--page-port", port)
     assert f"port {port}" in said
     assert "Choose another with --page-port" in said
+
+
+def test_a_payload_that_no_service_takes_is_not_read_whole(failed: Call, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    said = failed("ds", "send", "aa" * 32, "--server", "127.0.0.1:1", "--file", large)
+    assert "larger than 5,242,880 bytes, the most that a service takes" in said

@@ -87,6 +87,8 @@ def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> Non
         base64.urlsafe_b64encode(row["service_id"]).decode(),
     )
     _invoke("cells", cells, *of, "--side", "router", *places, *THEN)
+    unknown = ("cells", str(tmp_path / "empty"), *of[:4], "--service", "AAAA", "--side", "router")
+    assert "has no queues of this service as" in _invoke(*unknown, *places, *THEN)
     found = json.loads(
         _invoke("cells", cells, *of, "--side", "subscriber", "--compare", "--json", *places, *THEN)
     )
@@ -97,6 +99,13 @@ def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> Non
         and one["problem"] != "unclaimed"
     }
     assert {base64.urlsafe_b64decode(queue) for queue in found["only_here"]} == here
+
+
+def test_nothing_to_compare_is_no_agreement(tmp_path: Path) -> None:
+    places = _places(tmp_path, journals.messages(random.Random(2), count=5, days=1))
+    for command in ("audit", "verify-migration"):
+        with pytest.raises(OperatorError, match="Nothing was compared"):
+            _invoke(command, *places, *THEN)
 
 
 def test_a_migration_is_verified(tmp_path: Path) -> None:
@@ -235,12 +244,16 @@ def test_an_audit_without_its_tables_says_so_instead_of_comparing_nothing(
 def test_options_that_make_no_sense_are_refused() -> None:
     for arguments in (
         ["sql", "SELECT 1", "--set", "spark.driver.memory"],
+        ["cells", "x", "--router", "a", "--service", "not base64", "--side", "router"],
         ["run", "--table", "nothing"],
         ["run", "--follow", "--day", "2031-01-01"],
         ["run", "--every", "5"],
     ):
         with pytest.raises(OperatorError):
             CliRunner().invoke(app, arguments, catch_exceptions=False)
+    cells = ("cells", "x", "--router", "a", "--service", "AAAA")
+    for wrong in (("--side", "mine"), ("--side", "router", "--role", "notifiers")):
+        assert CliRunner().invoke(app, [*cells, *wrong]).exit_code == 2
 
 
 def test_a_journal_without_files_and_a_range_without_days_are_told(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from blindpost.cli.output import (
     with_set,
 )
 from blindpost.ds.auth import token_digest
-from blindpost.ds.model import DS_PORT, KEY_SIZE
+from blindpost.ds.model import DS_PORT, KEY_SIZE, PAYLOAD_BYTES_MAX
 from blindpost.ds.settings import CONFIG_NAME, DsPlace, change_tokens
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
@@ -303,7 +303,12 @@ def send(
 ) -> None:
     """Store one payload for a recipient; it is durable when the command succeeds."""
     key, channel_id = _bytes(recipient_key, "the key", KEY_SIZE), _bytes(channel, "the channel id")
-    payload = file.read_bytes() if file is not None else sys.stdin.buffer.read()
+    with contextlib.nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as given:
+        payload = given.read(PAYLOAD_BYTES_MAX + 1)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise OperatorError(
+            f"this is larger than {PAYLOAD_BYTES_MAX:,} bytes, the most that a service takes."
+        )
 
     async def work() -> None:
         async with await _connect(server, token, fingerprint, quic) as client:

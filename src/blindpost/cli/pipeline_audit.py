@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,8 @@ from blindpost.cli.pipeline import (
     watched,
 )
 from blindpost.serving.failures import OperatorError
+from blindpost.wire.errors import WireError
+from blindpost.wire.text import unb64
 
 if TYPE_CHECKING:
     from blindpost.pipeline.lake import Lake
@@ -63,11 +66,17 @@ def audit(
 ) -> None:
     """Compare the queues of each service as routers and subscribers exported them.
 
-    Run it in the routers' trust zone, where the exports are. Exit code 1 if something differs.
+    Run it in the routers' trust zone, where the exports are. Exit code 1 if something differs, or if there
+    is nothing to compare.
     """
     days = days_of(day, first, last)
     with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
         rows, queues = _computed(lake, ["service_drift", "service_drift_queues"], days)
+    if not rows:
+        raise OperatorError(
+            f"Nothing was compared: {journal} has no export of a service's queues for these days. "
+            "`blindpost router export-state` writes a router's."
+        )
     show_rows(rows, as_json=as_json, title="Services")
     if repairs is not None:
         count = _write_repairs(repairs, queues)
@@ -94,10 +103,18 @@ def verify_migration(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare source and result of every import, and what is stored now. Exit code 1 if they differ."""
+    """Compare source and result of every import, and what is stored now.
+
+    Exit code 1 if they differ, or if there is nothing to compare.
+    """
     days = days_of(day, first, last)
     with opened(journal, out, zone, master, remote, settings, config, as_of) as lake:
         (rows,) = _computed(lake, ["migration_proof"], days)
+    if not rows:
+        raise OperatorError(
+            f"Nothing was compared: {journal} has no proof of an import for these days. "
+            "`blindpost router export-state` writes it, once a router was imported."
+        )
     show_rows(rows, as_json=as_json, title="Imports")
     wrong = [row for row in rows if row["verdict"] != "equal" or _changed(row)]
     if not as_json:
@@ -151,6 +168,16 @@ def _text(value: bytes | bytearray) -> str:
     return base64.urlsafe_b64encode(bytes(value)).decode()
 
 
+class Side(Enum):
+    ROUTER = "router"
+    SUBSCRIBER = "subscriber"
+
+
+class Role(Enum):
+    MESSAGING = "messaging"
+    NOTIFIER = "notifier"
+
+
 def cells(
     file: Annotated[
         Path, typer.Argument(help="The file of cells: yours to write, or the other side's to compare.")
@@ -159,8 +186,8 @@ def cells(
     service: Annotated[
         str, typer.Option(help="The service's id in base64, as in the file of `audit --repairs`.")
     ],
-    side: Annotated[str, typer.Option(help="Which side you are: router or subscriber.")],
-    role: Annotated[str, typer.Option(help="messaging or notifier.")] = "messaging",
+    side: Annotated[Side, typer.Option(help="Which side you are.")],
+    role: Annotated[Role, typer.Option(help="What the service is.")] = Role.MESSAGING,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare with this file instead of writing it.")
     ] = False,
@@ -188,14 +215,24 @@ def cells(
     from blindpost.pipeline.drift import Chosen, queues_of
     from blindpost.pipeline.sums import QUEUE_SETS
 
+    try:
+        service_id = unb64(service)
+    except WireError as error:
+        raise OperatorError(f"--service: an id in base64 expected, not {service!r}.") from error
     with opened(journal, out, zone, master, None, settings, config, as_of) as lake:
         _computed(lake, ["service_drift_queues"], days_of(None, None, None))
         queues = queues_of(
             lake.silver("s_queues"),
             lake.silver("s_snapshot"),
             lake.summed(QUEUE_SETS),
-            Chosen(router, side, role, base64.urlsafe_b64decode(service)),
+            Chosen(router, side.value, role.value, service_id),
         )
+        if queues.isEmpty():
+            typer.secho(
+                f"The {side.value}'s last export has no queues of this service as {role.value}.",
+                fg="yellow",
+                err=True,
+            )
         if not compare:
             file.write_bytes(lookup.encode_cells(lookup.cells_of(queues, size // 4 * 4)))
             say(f"{file}: written. The other side compares it with `cells --compare`.")
