@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -131,6 +132,43 @@ async def test_connections_that_a_store_does_not_have_are_made_anew(tmp_path: Pa
                 await reached(canary, Became.ACKED, 2)
                 assert canary.book.counts[Became.REFUSED] == 0
             assert place.pairs.with_suffix(".unreadable").read_bytes() == damaged
+
+
+async def test_a_router_that_has_another_address_is_measured_there(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as (one, two):
+        folder = set_up(tmp_path / "canary", one, two)
+        async with singing(folder) as canary:
+            await reached(canary, Became.ACKED, 2)
+        text = (folder / CONFIG_NAME).read_text()
+        swapped = (
+            text.replace('"one" =', '"new" =').replace('"two" =', '"one" =').replace('"new" =', '"two" =')
+        )
+        (folder / CONFIG_NAME).write_text(swapped)
+        async with singing(folder) as canary:
+            await reached(canary, Became.ACKED, 2)
+            measured = {end.way.sender: end.connection.stats.rcv[0].server for end in canary.fleet.ends}
+        assert measured == {"one": two.server, "two": one.server}
+
+
+async def test_connections_that_a_router_lost_are_made_anew(tmp_path: Path) -> None:
+    async with router_in_process(tmp_path / "one") as one, router_in_process(tmp_path / "two") as two:
+        shutil.copytree(two.folder / "store", tmp_path / "empty")
+        await asyncio.gather(one.start(), two.start())
+        async with singing(set_up(tmp_path / "canary", one, two)) as canary:
+            await reached(canary, Became.ACKED, 2)
+            await two.end()
+            shutil.rmtree(two.folder / "store")
+            shutil.copytree(tmp_path / "empty", two.folder / "store")
+            await two.start()
+            await reached(canary, Became.REFUSED, 3)
+
+            async def is_measured() -> bool:
+                return canary.trouble() is None and canary.book.counts[Became.ACKED] > acked
+
+            acked = canary.book.counts[Became.ACKED]
+            await until(is_measured)
+            stored = [agent.connections() for agent in canary.fleet._agents.values()]
+            assert [len(connections) for connections in stored] == [1, 1]
 
 
 async def test_a_message_that_never_arrives_is_lost(tmp_path: Path) -> None:

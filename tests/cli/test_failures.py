@@ -39,6 +39,9 @@ def test_wrong_usage_exits_with_2(call: Call, tmp_path: Path) -> None:
     assert "--host" in call("router", "init", tmp_path / "new", code=2)
     nothing = call("router", "init", tmp_path / "new", "--host", "a.org", "--password", "", code=2)
     assert "say --open" in nothing, "an empty variable must not open a router"
+    for kind in ("router", "ntf"):
+        at = ("--host", "a.org", "--dsn", "postgresql://localhost/x")
+        assert "needs --store postgres" in call(kind, "init", tmp_path / "new", *at, code=2)
     assert "--reason" in call("router", "queues", "block", "AAAA", code=2)
     assert "spam" in call("router", "queues", "block", "AAAA", "--reason", "boredom", code=2)
 

@@ -17,6 +17,7 @@ from blindpost.agent import (
     AgentError,
     Connected,
     Connection,
+    ConnError,
     Event,
     Failed,
     Integrity,
@@ -29,15 +30,20 @@ from blindpost.agent import (
     SendFailed,
     SendsFailed,
     Sent,
+    SmpError,
     StoreFailedError,
 )
 from blindpost.canary.book import MIRROR, Way
 from blindpost.serving.files import read_file, set_aside, write_file
 from blindpost.serving.logs import log
+from blindpost.wire.addresses import RouterAddress
+from blindpost.wire.smp.errors import Code
 
 _HEAD = struct.Struct(">8sqqq")
 _MAGIC = b"bpcanar2"
 _AGAIN_S, _AGAIN_S_MAX = 1.0, 60.0
+_REFUSED_MAX = 3
+"""A connection is given up when its router did not have the queue for so many messages in a row."""
 
 INTEGRITY: dict[type[Integrity], str] = {
     MsgOk: "ok",
@@ -80,21 +86,29 @@ class End:
     """The direction in which it sends."""
     connection: Connection
     ready: bool = False
+    refused: int = 0
+    """How many messages in a row its peer's router had no queue for."""
 
 
 class Fleet:
     """All agents and connections; events are reported to `happened`."""
 
     def __init__(
-        self, agents: Mapping[str, Agent], pairs: Path, happened: Callable[[End, Event], None]
+        self,
+        agents: Mapping[str, Agent],
+        addresses: Mapping[str, str],
+        pairs: Path,
+        happened: Callable[[End, Event], None],
     ) -> None:
         self._agents = agents
+        self._servers = {name: RouterAddress.from_text(text).server for name, text in addresses.items()}
         self._pairs = pairs
         self._happened = happened
         self._noted = _read_pairs(pairs, agents)
         self._ends: dict[tuple[str, str], End] = {}
         """By agent name and connection id."""
         self._changed = asyncio.Event()
+        self._given_up = asyncio.Event()
 
     @property
     def names(self) -> list[str]:
@@ -131,8 +145,14 @@ class Fleet:
                 case Connected():
                     end.ready = True
                     self._changed.set()
+                case SendFailed(_, _, error) if _is_gone(error):
+                    end.refused += 1
+                    self._happened(end, event)
+                    if end.refused >= _REFUSED_MAX:
+                        self._give_up(end)
                 case Received() | Sent() | SendFailed() | SendsFailed():
                     end.ready = True
+                    end.refused = 0
                     self._happened(end, event)
                 case Failed():
                     log.error("%s to %s: %s", end.way.sender, end.way.recipient, event.error)
@@ -141,27 +161,36 @@ class Fleet:
 
     def restore(self) -> None:
         """The connections of an earlier process; before anybody listens, so that no message is missed. Where
-        the store of one side is another one by now, they are made anew."""
+        the store of one side, or its router, is another one by now, they are made anew."""
         stored = {name: {each.id for each in agent.connections()} for name, agent in self._agents.items()}
         for (one, other), (one_id, other_id) in tuple(self._noted.items()):
-            if one_id not in stored[one] or other_id not in stored[other]:
+            ids = {one: one_id, other: other_id}
+            if not all(ids[name] in stored[name] and self._is_there(name, ids[name]) for name in ids):
                 log.warning("the connection between %s and %s is gone: it is made anew", one, other)
                 del self._noted[one, other]
                 continue
             self._add(one, other, self._agents[one].connection(one_id), ready=True)
             self._add(other, one, self._agents[other].connection(other_id), ready=True)
 
+    def _is_there(self, name: str, conn_id: str) -> bool:
+        """Whether a connection's queues are on the router that has this name now."""
+        queues = self._agents[name].connection(conn_id).stats.rcv
+        return all(queue.server == self._servers[name] for queue in queues)
+
     async def connect(self) -> None:
-        """Connect every pair that has no connection yet; unrecorded attempts are deleted.
+        """Connect every pair that has no connection, or none any more; unrecorded attempts are deleted.
 
         Pairs of an unreachable router are retried; the others do not wait for it.
         """
-        for name, agent in self._agents.items():
-            for connection in agent.connections():
-                if (name, connection.id) not in self._ends:
-                    await connection.delete()
         delay_s = _AGAIN_S
-        while missing := [pair for pair in self.wanted if pair not in self._noted]:
+        while True:
+            await self._forget_unrecorded()
+            missing = [pair for pair in self.wanted if pair not in self._noted]
+            if not missing:
+                delay_s = _AGAIN_S
+                self._given_up.clear()
+                await self._given_up.wait()
+                continue
             for one, other in missing:
                 try:
                     await self._introduce(one, other)
@@ -169,6 +198,22 @@ class Fleet:
                     log.error("%s and %s cannot be connected yet: %s", one, other, error)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _AGAIN_S_MAX)
+
+    async def _forget_unrecorded(self) -> None:
+        for name, agent in self._agents.items():
+            for connection in agent.connections():
+                if (name, connection.id) not in self._ends:
+                    await connection.delete()
+
+    def _give_up(self, end: End) -> None:
+        """A router that lost its store has no queue of ours any more, and never will."""
+        names = {end.way.sender, end.way.recipient}
+        (pair,) = (pair for pair in self._noted if set(pair) == names)
+        log.warning("a router lost the connection between %s and %s: it is made anew", *pair)
+        for name, conn_id in zip(pair, self._noted.pop(pair), strict=True):
+            del self._ends[name, conn_id]
+        self._note()
+        self._given_up.set()
 
     def _add(self, sender: str, recipient: str, connection: Connection, *, ready: bool = False) -> None:
         self._ends[sender, connection.id] = End(Way(sender, recipient), connection, ready)
@@ -190,6 +235,11 @@ class Fleet:
     def _note(self) -> None:
         rows = [[*names, *ids] for names, ids in self._noted.items()]
         write_file(self._pairs, json.dumps(rows).encode())
+
+
+def _is_gone(error: AgentError) -> bool:
+    """Whether the peer's router has no such queue."""
+    return isinstance(error, ConnError) or (isinstance(error, SmpError) and error.error is Code.AUTH)
 
 
 def _read_pairs(file: Path, agents: Container[str]) -> dict[tuple[str, str], tuple[str, str]]:

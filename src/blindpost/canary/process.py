@@ -130,7 +130,7 @@ class CanaryService(Service[CanaryPlace]):
             agents = await service._agents.enter_async_context(opened(nodes, place.agents, service._config()))
         except UNUSABLE as error:
             raise OperatorError(f"{place.agents}: {error}.") from error
-        service.fleet = Fleet(agents, place.pairs, service._happened)
+        service.fleet = Fleet(agents, nodes, place.pairs, service._happened)
         service.fleet.restore()
         return service
 

@@ -121,6 +121,8 @@ def init(
     require_empty(folder, "router")
     if not host and adopt is None:
         raise typer.BadParameter("say where devices reach the router", param_hint="--host")
+    if dsn and store is not StoreChoice.POSTGRES:
+        raise typer.BadParameter("needs --store postgres", param_hint="--dsn")
     hosts = [checked_host(each) for each in host or []]
     old = None if adopt is None else read_old(adopt)
 

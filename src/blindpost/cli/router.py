@@ -133,6 +133,8 @@ def init(
         raise typer.BadParameter("not together with --password: choose one", param_hint="--open")
     if not host and adopt is None:
         raise typer.BadParameter("say where users reach the router", param_hint="--host")
+    if dsn and store is not StoreChoice.POSTGRES:
+        raise typer.BadParameter("needs --store postgres", param_hint="--dsn")
     given = Given(
         [checked_host(each) for each in host or []],
         port,

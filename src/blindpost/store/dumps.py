@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -76,7 +77,7 @@ def _script(schema: Schema, source: Path, aside: str, replace: bool) -> Iterator
         script.write(first.encode())
         try:
             shutil.copyfileobj(packed, script)
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise StoreFailedError(f"{source} is damaged: take another backup") from error
         script.seek(0)
         yield script
