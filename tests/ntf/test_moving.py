@@ -236,6 +236,17 @@ async def test_its_statistics_continue_in_a_new_router(tmp_path: Path) -> None:
     assert "has counted already" in run(*words, code=1).stderr
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[" * 100_000, b"[1]", b'{"format": 1, "since": Infinity, "counts": {}}']
+)
+def test_damaged_counters_are_set_aside(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "counters.json"
+    file.write_bytes(content)
+    KeptCounters(file, NtfMeters()).load()
+    assert not file.exists()
+    assert file.with_suffix(".unreadable").read_bytes() == content
+
+
 def test_a_failed_start_keeps_the_counts(tmp_path: Path) -> None:
     meters = NtfMeters()
     kept = KeptCounters(tmp_path / "counters.json", meters)

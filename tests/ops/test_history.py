@@ -114,6 +114,7 @@ GOOD = '{"format":1,"servers":{"/a":{"seen":[[1,2]],"grown":{"sent":[[1,3]]}}}}'
         GOOD.replace("[[1,2]]", "[[9,1]]").encode(),
         GOOD.replace("[[1,3]]", "[[7,3]]").encode(),
         GOOD.replace("[[1,3]]", "[[1,-3]]").encode(),
+        GOOD.replace("[[1,3]]", "[[1,Infinity]]").encode(),
         GOOD.replace('"grown":', '"levels":{"ms":[[7,1.0]]},"grown":').encode(),
         GOOD.replace('"grown":', '"levels":{"ms":[[1,NaN]]},"grown":').encode(),
     ],

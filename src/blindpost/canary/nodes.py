@@ -34,7 +34,7 @@ from blindpost.agent import (
     StoreFailedError,
 )
 from blindpost.canary.book import MIRROR, Way
-from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.files import DAMAGED, read_file, set_aside, write_file
 from blindpost.serving.logs import log
 from blindpost.wire.addresses import RouterAddress
 from blindpost.wire.smp.errors import Code
@@ -247,7 +247,7 @@ def _read_pairs(file: Path, agents: Container[str]) -> dict[tuple[str, str], tup
     try:
         rows = json.loads(read_file(file)) if file.exists() else []
         pairs = {(str(one), str(other)): (str(first), str(second)) for one, other, first, second in rows}
-    except (ValueError, TypeError, RecursionError):
+    except DAMAGED:
         log.warning("the connections are made anew: their list cannot be read; it is now %s", set_aside(file))
         return {}
     return {names: ids for names, ids in pairs.items() if all(name in agents for name in names)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from blindpost.ds.auth import Caller
 from blindpost.ds.checks import Refusal
 from blindpost.ds.model import DsRules
-from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.files import DAMAGED, read_file, set_aside, write_file
 from blindpost.serving.logs import log
 from blindpost.wire.capnp.node import Enqueue, FetchKeyPackage, Request
 from blindpost.wire.capnp.rpc import ExceptionType
@@ -91,7 +91,7 @@ class Quotas:
         try:
             kept = json.loads(read_file(file))
             counted = {bytes.fromhex(key): (float(since), int(count)) for key, (since, count) in kept.items()}
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        except DAMAGED:
             log.warning(
                 "the saved quotas cannot be read and start from zero; the file is kept as %s",
                 set_aside(file),

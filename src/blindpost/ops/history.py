@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.files import DAMAGED, read_file, set_aside, write_file
 from blindpost.serving.locking import RunningError, locked
 from blindpost.serving.logs import log
 
@@ -200,7 +200,7 @@ class History:
                 self._tracks.update(_read(self._file))
         except OperatorError as error:
             self._failed(error)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except DAMAGED:
             where = f" It is kept as {set_aside(self._file)}." if self._is_ours else ""
             log.warning("the page's history cannot be read: the day begins anew.%s", where)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import blindpost
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import make_folder, read_file, sync_folder, telling, write_file
+from blindpost.serving.files import DAMAGED, make_folder, read_file, sync_folder, telling, write_file
 from blindpost.serving.place import Place
 
 MANIFEST = "backup.json"
@@ -187,7 +187,7 @@ def _checked(
         manifest = json.loads(read_file(backup / MANIFEST))
         made_as, program = int(manifest["format"]), str(manifest["program"])
         dict(manifest.get("files", {}))
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except DAMAGED as error:
         raise OperatorError(f"{backup / MANIFEST}: this is damaged. Take another backup.") from error
     if made_as > _FORMAT:
         raise OperatorError(

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from blindpost.engine.meters import Meters
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.files import DAMAGED, read_file, set_aside, write_file
 from blindpost.serving.logs import log
 from blindpost.serving.old_stats import OldCounters, OldNames, StatsError, read_stats
 
@@ -46,7 +46,7 @@ class KeptCounters(Generic[M]):
                 raise ValueError("another format")
             counts = {known[name]: int(count) for name, count in kept["counts"].items() if name in known}
             self.since = int(kept["since"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except DAMAGED:
             aside = set_aside(self._path)
             log.warning(
                 "the saved counters cannot be read and start from zero; the file is kept as %s", aside

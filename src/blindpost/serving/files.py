@@ -12,6 +12,8 @@ from blindpost.serving.failures import about_file
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
 PUBLIC = 0o644
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What it may raise to read a file of ours in which there is something else by now."""
 
 
 def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:

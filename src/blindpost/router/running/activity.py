@@ -16,7 +16,7 @@ from pathlib import Path
 from datasketches import hll_sketch, hll_union, tgt_hll_type
 
 from blindpost.crypto.entropy import Entropy, system_entropy
-from blindpost.serving.files import read_file, set_aside, write_file
+from blindpost.serving.files import DAMAGED, read_file, set_aside, write_file
 from blindpost.serving.logs import log
 
 DAY_S = 86_400
@@ -115,7 +115,7 @@ class Activity:
             if len(salt) != _SALT_SIZE:
                 raise ValueError("another salt")
             days = {kind: _read(kept["days"][kind]) for kind in self._kinds}
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except DAMAGED:
             aside = set_aside(self._path)
             log.warning(
                 "the counts of active queues cannot be read and start from zero; the file is kept as %s",

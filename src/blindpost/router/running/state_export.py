@@ -20,7 +20,7 @@ from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import DATA_FILE, in_database, store_name
 from blindpost.router.state_reading import QueueState, StateReader, Waiting, lmdb_state, postgres_state
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import read_file, telling
+from blindpost.serving.files import DAMAGED, read_file, telling
 from blindpost.serving.journal import journal_name
 from blindpost.store.contract import StoreVersionError
 from blindpost.store.file_locks import is_held
@@ -144,7 +144,7 @@ def write_certificate(target: Path, name: str, certificate: Path) -> int:
     try:
         sides = json.loads(content)
         lines = [line for side in ("source", "result") for line in _lines(side, sides[side])]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise OperatorError(
             f"{certificate}: the certificate of `blindpost router import` expected."
         ) from error
