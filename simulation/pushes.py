@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from blindpost.crypto.errors import CryptoError
 from blindpost.crypto.pushes import open_message
 from blindpost.ntf.push.apns import Apns, Endpoint
 from blindpost.ntf.push.http2 import ConnectionFailedError, Http2Connection, Watch
 from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey
 from blindpost.testing.apns import ACCEPTED, KEY_ID, TEAM_ID, Answer, ApnsServer, Delivered, Reaction
-from blindpost.wire.ntf.pushes import MessagePush
+from blindpost.wire.ntf.pushes import MessagePush, PushItem
 from simulation.party import Party, Surroundings
 
 HOST, PORT = "apple", 443
@@ -94,8 +95,11 @@ class PushParty(Party):
             return
         push = delivered.push
         if isinstance(push, MessagePush):
-            for secret in self.secrets.get(delivered.device_token, ()):
-                self.announced.update(item.nonce for item in open_message(secret, push))
+            secrets = self.secrets.get(delivered.device_token, set())
+            found = [items for secret in secrets if (items := _opened(secret, push)) is not None]
+            if secrets and not found:
+                raise CryptoError("a push that no secret of its device opens")
+            self.announced.update(item.nonce for items in found for item in items)
         device = self.devices.get(delivered.device_token)
         if device is not None:
             self.run.loop.outside.call_soon(device, delivered.body)
@@ -113,6 +117,14 @@ class PushParty(Party):
 
     def mended(self) -> None:
         self._mood, self.apple.late_s = ACCEPTED, 0.0
+
+
+def _opened(secret: bytes, push: MessagePush) -> Sequence[PushItem] | None:
+    """What is in a push; None if it is for another secret: a device may be registered anew."""
+    try:
+        return open_message(secret, push)
+    except CryptoError:
+        return None
 
 
 def _named(reaction: Reaction) -> str:

@@ -23,6 +23,7 @@ from blindpost.agent.work.retries import Schedule
 from blindpost.client.calls import Call
 from blindpost.crypto.keys import PrivateKey
 from blindpost.engine.loop import StoreFailedError
+from blindpost.testing.apns import ACCEPTED, UNREGISTERED
 from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.commands import SNEW, Command
 from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
@@ -153,6 +154,32 @@ async def test_a_replacement_whose_answer_was_lost_is_no_failure(tmp_path: Path,
         assert not phone.errors
         await world.send(alice, b"hello")
         await world.push(MessagePush, 1, device)
+
+
+async def test_a_replacement_by_a_device_that_is_refused_is_no_failure_either(tmp_path: Path) -> None:
+    """Its answer was lost, and the push service does not know the new device: the token is invalid."""
+    async with phones(tmp_path) as (world, phone):
+        _, older = await world.friend(phone)
+        await world.activate(phone)
+        await phone.subscribed(older)
+        world.asked.hold("TRPL", after=True)
+        world.apple.decide = lambda device: UNREGISTERED
+        naming = asyncio.create_task(phone.agent.register_push(OTHER))
+        await world.asked.stuck.wait()
+        await world.ntf.settled()
+        await phone.restart()
+        naming.cancel()
+        await asyncio.wait([naming])
+        assert phone.token.is_active
+        _, conn = await world.friend(phone)
+        await phone.until(lambda: not phone.token.is_active)
+        assert phone.token.status.text == "INVALID,UNREGISTERED"
+        world.apple.decide = lambda device: ACCEPTED
+        assert await phone.agent.register_push(OTHER) == REGISTERED
+        await world.push(VerificationPush, 1, OTHER)
+        await phone.agent.push_received(world.pushed(VerificationPush, OTHER)[-1])
+        await phone.subscribed(older, conn)
+        assert not phone.errors
 
 
 async def test_a_refusal_of_a_token_that_is_verified_again_by_then_is_no_failure(

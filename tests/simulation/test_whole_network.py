@@ -355,6 +355,25 @@ FOUND_BY = {
         ],
         Conditions(quota=8, narrow=True),
     ),
+    37083029: Schedule(
+        Cast(("bob", "carol"), ntf=True, ds=True),
+        [
+            Step(0.0, "weather", "network", (Weather(cuts=0.3, stalls=0.3), 40.0)),
+            Step(12.442, "new device token", "carol", ()),
+        ],
+        Conditions(quota=8),
+    ),
+    37092708: Schedule(
+        Cast(("bob", "carol"), ntf=True),
+        [
+            Step(1.393, "full disk", "carol", (3, 90.0, 2)),
+            Step(1.659, "refused pushes", "apple", (UNREGISTERED, 1.0)),
+            Step(1.659, "send", "carol", ("bob", 2)),
+            Step(1.659, "new device token", "carol", ()),
+            Step(5.929, "switch", "carol", ("bob",)),
+        ],
+        Conditions(quota=8, narrow=True),
+    ),
 }
 """The same where it depends on the seed: a rotation right after another that never ends, one that makes two
 queues, ratchets that never agree, a program that does not ask for new ones, messages for a service that had
@@ -362,7 +381,8 @@ lost it to its own former connection, an agent that dies in the moment in which 
 an acknowledgement for a queue that was left, room in such a queue, and a message that is sent again although
 its receipt came, a connection that takes nothing any more and is never given up, two full queues whose
 agents wait for each other, an address that is full of copies of one request, a message that is read again
-after the ratchets that it did not fit were replaced, a device token that was replaced unheard."""
+after the ratchets that it did not fit were replaced, a device token that was replaced unheard, also by one
+that is refused; and pushes to a device that was registered anew."""
 
 
 @pytest.mark.parametrize("what", FOUND)

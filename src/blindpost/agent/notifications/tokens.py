@@ -117,7 +117,8 @@ class Tokens:
 
     async def look_again(self) -> None:
         """The router refused something for the token, which is active as far as we know. The answer to TRPL
-        may have been lost: then it is not, until the new device's code is returned."""
+        may have been lost: then it is not, until the new device's code is returned, or never if that device
+        is refused by its push service."""
         async with self._ground.locked(_LOCK):
             token = self.find()
             if token is None or not token.is_active:
@@ -128,7 +129,7 @@ class Tokens:
                 if error.retried:
                     raise
                 return  # the refusal itself is reported
-            if status.state in UNVERIFIED:
+            if status != ACTIVE:
                 self._put(replace(token, status=status))
 
     async def delete(self) -> None:
