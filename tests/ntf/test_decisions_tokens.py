@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.secret import Secret
 from blindpost.ntf import pushes, tokens
 from blindpost.ntf.machines import TOKEN_TABLE, TokenEvent
@@ -43,8 +44,9 @@ def registration(device: DeviceToken | None = None, dh_key: PublicKey = DH_KEY.p
     return TNEW(device or device_token("ab"), KEY.public, dh_key)
 
 
-def registered(router: InMemory, device: DeviceToken | None = None) -> Response:
-    return router.decide(lambda turn: tokens.register(turn, a_client(), registration(device)))
+def registered(router: InMemory, device: DeviceToken | None = None, key: PrivateKey = KEY) -> Response:
+    command = replace(registration(device), verify_key=key.public)
+    return router.decide(lambda turn: tokens.register(turn, a_client(), command))
 
 
 def replaced(router: InMemory, token: Token, device: DeviceToken) -> Response:
@@ -215,6 +217,31 @@ def test_only_devices_with_a_provider_are_accepted(
     assert (router.token.device == device) is allowed
 
 
+def test_who_did_not_hear_the_answer_may_ask_beyond_the_limit_and_gets_no_further_code() -> None:
+    """A connection may take requests for minutes and bring no answer."""
+    router = InMemory(NtfRules(device_code_pushes=2))
+    command, other = registration(device_token("ab")), device_token("cd")
+
+    def asked() -> Response:
+        return router.decide(lambda turn: tokens.register(turn, a_client(), command))
+
+    first = asked()
+    assert isinstance(first, IDTKN)
+    asked()
+    before = dict(router.tokens)
+    assert [asked() for _ in range(3)] == [first] * 3
+    assert router.tokens == before, "no other code, and no longer time for it"
+    for _ in range(4):
+        assert replaced(router, router.tokens[first.token_id], other) == OK()
+    assert router.counted.get(Meter.REFUSED_LIMIT, 0) == 0
+    moved = router.tokens[first.token_id]
+    assert (moved.device, moved.status.state) == (other, S.REGISTERED)
+    router.have(replace(moved, code_attempts=router.rules.code_attempts))
+    assert replaced(router, router.tokens[first.token_id], other) == tokens.QUOTA, "its code is spent"
+    router.have(replace(moved, status=TokenStatus(S.ACTIVE), code_at=None))
+    assert replaced(router, router.tokens[first.token_id], other) == tokens.QUOTA, "it has no code"
+
+
 @pytest.mark.parametrize(
     ("rules", "devices", "allowed"),
     [
@@ -232,7 +259,7 @@ def test_codes_are_limited_by_address_device_and_service(
     rules: NtfRules, devices: list[DeviceToken], allowed: int
 ) -> None:
     router = InMemory(replace(rules, web_push=True))
-    answers = [registered(router, device) for device in devices]
+    answers = [registered(router, device, new_key()) for device in devices]
     refused = len(devices) - allowed
     assert [isinstance(answer, IDTKN) for answer in answers] == [True] * allowed + [False] * refused
     assert answers[allowed:] == [tokens.QUOTA] * refused

@@ -25,6 +25,7 @@ from blindpost.wire.smp.errors import CMD, Code, CommandError
 
 AUTH = ERR(Code.AUTH)
 QUOTA = ERR(Code.QUOTA)
+_UNVERIFIED = frozenset({TokenState.REGISTERED, TokenState.CONFIRMED})
 PROHIBITED = ERR(CMD(CommandError.PROHIBITED))
 
 
@@ -77,6 +78,8 @@ def register(turn: Turn, client: Client, command: TNEW) -> Response:
     if existing is not None and existing.secret != Secret(existing.dh_key.agree(command.dh_key)):
         return AUTH
     if not _may_push_code(turn, client, device):
+        if existing is not None and _awaits_code(turn, existing):
+            return IDTKN(existing.token_id, existing.dh_key.public)
         return limited(turn)
     if existing is not None:
         known = _touched(turn, _renewed(turn, existing))
@@ -139,7 +142,7 @@ def replace_device(turn: Turn, client: Client, token: Token, command: TRPL) -> R
     if other is not None and other.token_id != token.token_id:
         return AUTH
     if not _may_push_code(turn, client, device):
-        return limited(turn)
+        return OK() if device == token.device and _awaits_code(turn, token) else limited(turn)
     if device != token.device:
         token = replace(token, device=device, key_name=_key_name(turn, device))
     advance(turn, token, TokenEvent.REPLACED)
@@ -227,6 +230,12 @@ def limited(turn: Turn) -> Response:
     """The answer to a client that exceeds the limits."""
     turn.count(Meter.REFUSED_LIMIT)
     return QUOTA
+
+
+def _awaits_code(turn: Turn, token: Token) -> bool:
+    """Whether a code was pushed that is still good. Who did not hear the answer asks again and again: it is
+    told what is, without another push."""
+    return token.status.state in _UNVERIFIED and token.code_at is not None and not _is_spent(turn, token)
 
 
 def _is_spent(turn: Turn, token: Token) -> bool:
