@@ -30,7 +30,7 @@ from blindpost.wire.ntf.pushes import MessagePush, VerificationPush
 from blindpost.wire.smp.commands import NDEL
 from blindpost.wire.smp.versions import NEW_NTF_CREDS_VERSION
 from blindpost.wire.versions import VersionRange
-from tests.support.agent.phones import ONE, OTHER, START, phones
+from tests.support.agent.phones import ONE, OTHER, START, Phone, World, phones
 from tests.support.ntf.notified import until_all
 from tests.support.ntf.routers import NotifiedQueue
 from tests.support.router.routers import new_key
@@ -128,6 +128,17 @@ async def test_a_device_token_that_changes_meanwhile_is_no_failure(
         assert not phone.errors
 
 
+async def replaced_unheard(world: World, phone: Phone) -> None:
+    """The router has the new device, and the phone was started again before it heard of that."""
+    world.asked.hold("TRPL", after=True)
+    naming = asyncio.create_task(phone.agent.register_push(OTHER))
+    await world.asked.stuck.wait()
+    await world.ntf.settled()
+    await phone.restart()
+    naming.cancel()
+    await asyncio.wait([naming])
+
+
 @pytest.mark.parametrize("device", [OTHER, ONE], ids=["the new device", "the former device"])
 async def test_a_replacement_whose_answer_was_lost_is_no_failure(tmp_path: Path, device: str) -> None:
     """The router waits for the code of a device that the agent does not know of, and refuses SNEW. The agent
@@ -136,12 +147,7 @@ async def test_a_replacement_whose_answer_was_lost_is_no_failure(tmp_path: Path,
         alice, older = await world.friend(phone)
         await world.activate(phone)
         await phone.subscribed(older)
-        world.asked.hold("TRPL", after=True)
-        naming = asyncio.create_task(phone.agent.register_push(OTHER))
-        await world.asked.stuck.wait()
-        await phone.restart()
-        naming.cancel()
-        await asyncio.wait([naming])
+        await replaced_unheard(world, phone)
         assert phone.token.is_active
         _, conn = await world.friend(phone)
         await phone.until(lambda: not phone.token.is_active)
@@ -162,14 +168,8 @@ async def test_a_replacement_by_a_device_that_is_refused_is_no_failure_either(tm
         _, older = await world.friend(phone)
         await world.activate(phone)
         await phone.subscribed(older)
-        world.asked.hold("TRPL", after=True)
         world.apple.decide = lambda device: UNREGISTERED
-        naming = asyncio.create_task(phone.agent.register_push(OTHER))
-        await world.asked.stuck.wait()
-        await world.ntf.settled()
-        await phone.restart()
-        naming.cancel()
-        await asyncio.wait([naming])
+        await replaced_unheard(world, phone)
         assert phone.token.is_active
         _, conn = await world.friend(phone)
         await phone.until(lambda: not phone.token.is_active)

@@ -152,7 +152,8 @@ class Fleet:
                         self._give_up(end)
                 case Received() | Sent() | SendFailed() | SendsFailed():
                     end.ready = True
-                    end.refused = 0
+                    if isinstance(event, Sent):
+                        end.refused = 0  # what it receives comes through the other router
                     self._happened(end, event)
                 case Failed():
                     log.error("%s to %s: %s", end.way.sender, end.way.recipient, event.error)
@@ -212,8 +213,8 @@ class Fleet:
         log.warning("a router lost the connection between %s and %s: it is made anew", *pair)
         for name, conn_id in zip(pair, self._noted.pop(pair), strict=True):
             del self._ends[name, conn_id]
-        self._note()
         self._given_up.set()
+        self._note()
 
     def _add(self, sender: str, recipient: str, connection: Connection, *, ready: bool = False) -> None:
         self._ends[sender, connection.id] = End(Way(sender, recipient), connection, ready)
@@ -222,9 +223,9 @@ class Fleet:
         link = await self._agents[one].invite()
         joined = await self._agents[other].join(link.full.text)
         self._noted[one, other] = link.conn.id, joined.id
-        self._note()
         self._add(one, other, link.conn)
         self._add(other, one, joined)
+        self._note()
 
     async def wait_ready(self) -> None:
         """Wait until every pair is connected and carries messages."""

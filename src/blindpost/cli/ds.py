@@ -307,7 +307,7 @@ def send(
         payload = given.read(PAYLOAD_BYTES_MAX + 1)
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise OperatorError(
-            f"this is larger than {PAYLOAD_BYTES_MAX:,} bytes, the most that a service takes."
+            f"the payload is larger than {PAYLOAD_BYTES_MAX:,} bytes, the most that a service takes."
         )
 
     async def work() -> None:

@@ -13,7 +13,7 @@ PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
 PUBLIC = 0o644
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What it may raise to read a file of ours in which there is something else by now."""
+"""What reading a file of ours may raise if somebody, or its disk, has changed it."""
 
 
 def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
