@@ -36,6 +36,18 @@ def in_turn(lock: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until nobody else is in a folder. On a disk that cannot lock folders (NFS) nobody waits."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def is_held(lock: Path) -> bool:
     """Whether a process has locked a file, which is not written to for that."""
     try:
