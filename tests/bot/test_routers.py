@@ -10,9 +10,10 @@ import pytest
 from blindpost.agent import AgentError
 from blindpost.agent.store import queues
 from blindpost.bot import Bot
+from blindpost.bot.bot import SHOW_S
 from blindpost.client.calls import Call
 from blindpost.wire.smp.commands import DEL
-from tests.support.bot.bots import BotWorld
+from tests.support.bot.bots import BotWorld, with_echo
 from tests.support.client.scripted_router import virtual
 
 
@@ -54,6 +55,57 @@ async def test_a_lost_address_is_told_and_can_be_replaced(
             assert "/help" in await bob.ask("/help"), "contacts stay"
         async with bot.open() as again:
             assert again == fresh
+
+
+@virtual
+async def test_a_bot_whose_commands_changed_opens_although_its_address_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with BotWorld(tmp_path) as place:
+        bot = place.bot()
+        async with bot.open() as link:
+            bob = await place.guest("Bob", link)
+            await lose(bot, address_of(bot))
+        bot = with_echo(place.bot())
+        async with bot.open() as dead:
+            assert dead == link
+            assert await bob.ask("/echo hello") == "hello"
+            assert "what the address shows cannot be changed yet: SMP AUTH" in caplog.text
+            fresh = await bot.new_address()
+            await asyncio.sleep(2 * SHOW_S)
+            assert bot.broken is not None
+            assert not bot.broken.done()
+        async with with_echo(place.bot()).open() as again:
+            assert again == fresh
+
+
+@virtual
+async def test_a_bot_whose_commands_changed_opens_although_its_router_is_away(tmp_path: Path) -> None:
+    """What the address shows is changed when the router is back."""
+    async with BotWorld(tmp_path) as place:
+        async with place.bot().open() as link:
+            pass
+        bot = with_echo(place.bot())
+        async with place.router.down():
+            opening = bot.open()
+            assert await opening.__aenter__() == link
+        try:
+            await asyncio.sleep(2 * SHOW_S)
+            eve = await place.person("Eve")
+            seen = await eve.chats.look(link)
+            assert seen is not None
+            assert seen.profile.preferences is not None
+            assert len(seen.profile.preferences.commands or ()) == 2, "/help and /echo"
+        finally:
+            await opening.__aexit__(None, None, None)
+
+
+@virtual
+async def test_a_bot_without_an_address_says_that_its_router_is_away(tmp_path: Path) -> None:
+    async with BotWorld(tmp_path) as place, place.router.down():
+        with pytest.raises(AgentError):
+            async with place.bot().open():
+                pass
 
 
 @virtual

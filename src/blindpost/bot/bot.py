@@ -15,6 +15,7 @@ it handles: each message is answered exactly once, whatever crashes and whenever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -28,9 +29,12 @@ from blindpost.agent import (
     Agent,
     AgentConfig,
     AgentError,
+    CreatedLink,
     CriticalError,
     Event,
+    NetworkError,
     RatchetSync,
+    StoreFailedError,
     SubscriptionsFailed,
     SyncState,
 )
@@ -54,7 +58,9 @@ from blindpost.chat import (
     ContactState,
     Conversation,
     GroupOffered,
+    GroupState,
     MessageReceived,
+    NotConnectedError,
     Preference,
     Preferences,
     Profile,
@@ -73,7 +79,16 @@ AskedDecision = Callable[[Asked], Awaitable[bool] | bool]
 OfferDecision = Callable[[GroupOffered], Awaitable[bool] | bool]
 
 EVENTS = frozenset(get_args(ChatEvent))
+INSTEAD = {
+    MessageReceived: "messages are for @bot.command and @bot.message",
+    Asked: "requests are for @bot.on_request",
+    GroupOffered: "invitations are for @bot.on_invitation",
+    AgentNews: "what happens to routers is in the log, and of no conversation",
+}
+"""Events that handlers of events do not get."""
 REPAIR_S = 3600.0
+SHOW_S = 300.0
+"""How often it is tried to change what the address shows, while its router does not take it."""
 LOST_ADDRESS = "nobody can reach the bot by its address: %s. `await bot.new_address()` makes another one"
 LOST_CONTACTS = "contacts who cannot be heard any more, and have to connect again: %d. %s"
 CLOSED = "the bot is not open: use `async with bot.open()`, or call `run()`"
@@ -181,6 +196,8 @@ class Bot:
         """Any other event of a conversation: `ContactConnected`, `MessageEdited`, `Reacted` ..."""
         if kind not in EVENTS:
             raise TypeError(f"{kind.__name__} is no event of a conversation: ChatEvent names them all")
+        if kind in INSTEAD:
+            raise TypeError(f"handlers of events do not get {kind.__name__}: {INSTEAD[kind]}")
 
         def register(handler: Callable[[Chat, E], R]) -> Callable[[Chat, E], R]:
             self._routes.events.append((kind, handler))
@@ -300,7 +317,7 @@ class Bot:
             for task in tasks:
                 task.add_done_callback(self._ended)
             try:
-                link = await self._chats.address(self._welcome)
+                link = await self._address(tasks)
                 self.metrics.contacts = agent.records.count("chat.contacts")
                 yield str(link)
             finally:
@@ -312,6 +329,28 @@ class Bot:
                 deaths.close()
                 self.broken.cancel()
                 self._chats = None
+
+    async def _address(self, tasks: list[asyncio.Task[None]]) -> CreatedLink:
+        """The link, with what it shows. A router that is away, or has lost the address, keeps nobody from
+        being answered: what the link shows is then changed later."""
+        try:
+            return await self.chats.address(self._welcome)
+        except NetworkError as error:
+            link = self.chats.link
+            if link is None:
+                raise
+            log.error("what the address shows cannot be changed yet: %s", error)
+            later = asyncio.create_task(self._show_later())
+            later.add_done_callback(self._ended)
+            tasks.append(later)
+            return link
+
+    async def _show_later(self) -> None:
+        while True:
+            await asyncio.sleep(SHOW_S)
+            with contextlib.suppress(NetworkError, StoreFailedError):
+                await self.chats.address(self._welcome)
+                return
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Handlers do not see background failures, so the program must be told."""
@@ -349,7 +388,15 @@ class Bot:
         return self.state_of(EVERYBODY, kind)
 
     async def tell(self, to: Conversation | str, text: str, *, key: str | None = None) -> None:
-        """Send a text from outside any handler; with a `key`, once, however often this is called."""
+        """Send a text from outside any handler; with a `key`, once, however often this is called. Nothing is
+        sent where the conversation has ended; `LookupError` if there is none, `NotConnectedError` if it has
+        not begun."""
+        target = to if isinstance(to, str) else to.id
+        found = self.chats.contact(target) or self.chats.group(target)
+        if found is None:
+            raise LookupError(f"{target!r} is the id of no contact and no group")
+        if found.state in (ContactState.CONNECTING, GroupState.JOINING):
+            raise NotConnectedError("nothing can be said: the other side is not connected yet")
         outbox = Outbox(self.chats, self._now())
         outbox.tell(to, text, key=key)
         await self._commit(outbox)
@@ -390,6 +437,10 @@ class Bot:
                 for event in unit.events:
                     if isinstance(event, AgentNews):
                         await self._heard(event.event)
+                    elif (
+                        isinstance(event, Trouble) and event.chat is not None and self._routes.hears(Trouble)
+                    ):
+                        await self._workers.put(Task(event.chat.id, (event,), unit.done))
                 continue
             await self._workers.put(Task(unit.key, unit.events, unit.done, _said(unit.events)))
 

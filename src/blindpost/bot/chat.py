@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from blindpost.agent import Transaction
-from blindpost.bot.jobs import Job, checked_pause, job_bytes, job_key
+from blindpost.bot.jobs import JOBS, Job, checked_pause, job_bytes, job_key
 from blindpost.bot.typed import dump_state, load_state
 from blindpost.chat import (
     Chats,
@@ -36,6 +37,8 @@ from blindpost.chat.codec.events import (
 from blindpost.chat.drafts import ID_SIZE
 from blindpost.crypto.entropy import system_entropy
 from blindpost.wire.frozen import dataclass
+
+log = logging.getLogger("blindpost.bot")
 
 STATES = "bot.states"
 KEYS = "bot.keys"
@@ -73,25 +76,30 @@ class Outbox:
         self, to: Conversation | str, text: str, *, key: str | None = None, ttl: int | None = None
     ) -> Said:
         """A text to a contact, a group, or the id of one. With a `key` it is sent once to each, however often
-        this is called. A conversation that has ended is skipped."""
+        this is called. A conversation that has ended, or has not begun, is skipped."""
         return self._event(to, NewMessage(Content(text), ttl=ttl), key)
 
     def _event(self, to: Conversation | str, event: AnyEvent, key: str | None = None) -> Said:
         msg_id = system_entropy(ID_SIZE)
         write_body([Message(event, msg_id)], pq=True)  # what does not fit is refused here
-        self.count += 1
         target = to if isinstance(to, str) else to.id
 
         def intent(draft: Draft) -> None:
             chat = self._chats.contact(target) or self._chats.group(target)
-            if chat is None or chat.state in (ContactState.LEFT, GroupState.ENDED):
+            if chat is None:
+                log.warning("nothing is sent to %r: it is the id of no contact and no group", target)
                 return
-            inner = self._chats.draft()
-            inner.send(chat, event, msg_id=msg_id, passing=(NotConnectedError,))
+            if chat.state not in (ContactState.CONNECTED, GroupState.JOINED):
+                return
+            self.count += 1
             if key is None:
-                draft.extend(inner)
-            else:
-                draft.when(lambda tx: _first_time(tx, f"{target} {key}", self._now), inner)
+                draft.send(chat, event, msg_id=msg_id, passing=(NotConnectedError,))
+                return
+            mark, now = f"{target} {key}", str(int(self._now)).encode()
+            inner = self._chats.draft()
+            inner.send(chat, event, msg_id=msg_id)
+            inner.add(lambda tx: tx.put(KEYS, mark, now))
+            draft.when(lambda tx: tx.get(KEYS, mark) is None, inner, passing=(NotConnectedError,))
 
         self._intents.append(intent)
         return Said(msg_id)
@@ -100,13 +108,55 @@ class Outbox:
         """Run the handler of this job after so many seconds, even if the bot is restarted meanwhile."""
         target = to if isinstance(to, str) else to.id
         due = Job(self._now + checked_pause(seconds), target, job, data)
-        key, value = job_key(due, system_entropy(6).hex()), job_bytes(due)
-        self._intents.append(lambda draft: draft.add(lambda tx: tx.put("bot.jobs", key, value)))
+        mark = f"{len(self._intents):06d} {system_entropy(6).hex()}"
+        key, value = job_key(due, mark), job_bytes(due)
+        self._intents.append(lambda draft: draft.add(lambda tx: tx.put(JOBS, key, value)))
 
     def into(self, draft: Draft) -> None:
         """Everything, in order."""
         for intent in self._intents:
             intent(draft)
+
+
+class States:
+    """What handlers remember: read once for all that is done in one transaction, and stored with it."""
+
+    def __init__(self, chats: Chats) -> None:
+        self._chats = chats
+        self._known: dict[str, tuple[object, bytes | None, bytes]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def get(self, owner: str, kind: type[T]) -> T:
+        key = state_key(owner, kind)
+        found = self._known.get(key)
+        if found is None:
+            data = self._read(key)
+            value = kind() if data is None else load_state(kind, data)
+            self._known[key] = (value, data, dump_state(value))
+            return value
+        known = found[0]
+        assert isinstance(known, kind)
+        return known
+
+    def _read(self, key: str) -> bytes | None:
+        """Read a record, even from a handler in its own thread."""
+        records = self._chats.agent.records
+        if threading.get_ident() == self._thread:
+            return records.get(STATES, key)
+
+        async def read() -> bytes | None:
+            return records.get(STATES, key)
+
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result()
+
+    def into(self, draft: Draft) -> None:
+        """All that was changed; `StateError` for what could not be read again."""
+        for key, (value, stored, before) in self._known.items():
+            data = dump_state(value)
+            if data != before:
+                load_state(type(value), data)
+                draft.add(_storing(key, stored, data))
 
 
 class Chat(Outbox):
@@ -116,17 +166,16 @@ class Chat(Outbox):
         self,
         chats: Chats,
         now: float,
+        states: States,
         conversation: Conversation,
         message: Incoming | None = None,
         member: Member | None = None,
     ) -> None:
         super().__init__(chats, now)
+        self._states = states
         self.conversation = conversation
         self.message = message
         self.member = member
-        self._states: dict[str, tuple[object, bytes | None, bytes]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
 
     @property
     def id(self) -> str:
@@ -204,41 +253,11 @@ class Chat(Outbox):
     def state(self, kind: type[T]) -> T:
         """What the bot remembers of this conversation: a dataclass whose fields all have defaults. Change
         it, and it is stored together with the answer, or neither is."""
-        return self._state(self.id, kind)
+        return self._states.get(self.id, kind)
 
     def shared(self, kind: type[T]) -> T:
         """As `state`, for all conversations. If two handlers change it at once, one of them starts over."""
-        return self._state(EVERYBODY, kind)
-
-    def _state(self, owner: str, kind: type[T]) -> T:
-        key = state_key(owner, kind)
-        found = self._states.get(key)
-        if found is None:
-            data = self._read(STATES, key)
-            value = kind() if data is None else load_state(kind, data)
-            self._states[key] = (value, data, dump_state(value))
-            return value
-        known = found[0]
-        assert isinstance(known, kind)
-        return known
-
-    def _read(self, space: str, key: str) -> bytes | None:
-        """Read a record, even from a handler in its own thread."""
-        records = self._chats.agent.records
-        if threading.get_ident() == self._thread:
-            return records.get(space, key)
-
-        async def read() -> bytes | None:
-            return records.get(space, key)
-
-        return asyncio.run_coroutine_threadsafe(read(), self._loop).result()
-
-    def into(self, draft: Draft) -> None:
-        super().into(draft)
-        for key, (value, stored, before) in self._states.items():
-            data = dump_state(value)
-            if data != before:
-                draft.add(_storing(key, stored, data))
+        return self._states.get(EVERYBODY, kind)
 
 
 def state_key(owner: str, kind: type[object]) -> str:
@@ -256,10 +275,3 @@ def _storing(key: str, before: bytes | None, data: bytes) -> Callable[[Transacti
 
 def _id(said: Said | bytes) -> bytes:
     return said.id if isinstance(said, Said) else said
-
-
-def _first_time(tx: Transaction, key: str, now: float) -> bool:
-    if tx.get(KEYS, key) is not None:
-        return False
-    tx.put(KEYS, key, str(int(now)).encode())
-    return True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from blindpost.agent import AgentError, Transaction
-from blindpost.bot.chat import Chat, Outbox
+from blindpost.bot.chat import Chat, Outbox, States
 from blindpost.bot.jobs import Job, due_prefix
 from blindpost.bot.metrics import Metrics
-from blindpost.bot.routes import Middleware, Routes, called
-from blindpost.bot.setting_aside import ASIDE, SetAside, aside_bytes, reason_of
+from blindpost.bot.routes import Routes, called
+from blindpost.bot.setting_aside import ASIDE, ASIDE_MAX, TEXT_MAX, SetAside, aside_bytes, reason_of
 from blindpost.bot.working import Task
 from blindpost.chat import (
     Asked,
@@ -28,12 +31,27 @@ from blindpost.chat import (
     MessageEdited,
     MessageReceived,
 )
+from blindpost.wire.frozen import dataclass
+
+log = logging.getLogger("blindpost.bot")
 
 SORRY = "Something went wrong here. Your message is kept, and somebody will look at it."
 LIVE = "bot.live"
 """Messages that somebody is still typing."""
 LIVE_MAX = 16
 """In one conversation, so that nobody fills the store with messages that are never completed."""
+
+
+Step = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one task comes to: all of it is committed together."""
+
+    draft: Draft
+    counts: Metrics
+    states: States
 
 
 class Handling:
@@ -58,11 +76,13 @@ class Handling:
     async def handle(self, task: Task, draft: Draft, counts: Metrics) -> None:
         """Handle everything in a task; what is done about it goes into the draft, and is counted if that is
         committed."""
+        work = _Work(draft, counts, States(self._chats))
         for event in task.events:
-            outbox = await self._one(event, draft, counts)
+            outbox = await self._one(event, work)
             if outbox is not None:
                 outbox.into(draft)
                 counts.sent += outbox.count
+        work.states.into(draft)
 
     async def give_up(self, task: Task, failure: Exception, draft: Draft) -> None:
         """Tell the conversation, or the author's handler of failures, that a task cannot be handled."""
@@ -71,21 +91,35 @@ class Handling:
         )
         if conversation is None:
             return
-        chat = Chat(self._chats, self._now(), conversation)
+        states = States(self._chats)
+        chat = Chat(self._chats, self._now(), states, conversation)
         if self._routes.failed is not None:
             await called(self._routes.failed, chat, failure)
         elif isinstance(conversation, Contact):
             chat.reply(SORRY)
         chat.into(draft)
+        states.into(draft)
 
     def put_aside(self, task: Task, failure: Exception, draft: Draft) -> None:
         """Keep what could not be handled, for somebody to look at."""
         now = self._now()
-        record = SetAside("", task.key, now, task.text, reason_of(failure))
-        key = f"{due_prefix(now)} {task.key}"
-        draft.add(lambda tx: tx.put(ASIDE, key, aside_bytes(record)))
+        record = SetAside("", task.key, now, task.text[:TEXT_MAX], reason_of(failure))
+        when = f"{due_prefix(now)} {task.key}"
 
-    async def _one(self, event: ChatEvent | Job, draft: Draft, counts: Metrics) -> Outbox | None:
+        def change(tx: Transaction) -> None:
+            same = [
+                int(key.rpartition(" ")[2]) for key, _ in tx.scan(ASIDE, after=f"{when} ", until=f"{when}!")
+            ]
+            key = f"{when} {max(same, default=-1) + 1:06d}"
+            for oldest, _ in itertools.islice(tx.scan(ASIDE), max(0, 1 + tx.count(ASIDE) - ASIDE_MAX)):
+                log.error("too much is set aside: the oldest is gone")
+                tx.delete(ASIDE, oldest)
+            tx.put(ASIDE, key, aside_bytes(record))
+
+        draft.add(change)
+
+    async def _one(self, event: ChatEvent | Job, work: _Work) -> Outbox | None:
+        draft, counts = work.draft, work.counts
         match event:
             case Asked():
                 if self._routes.asked is None or await _decided(self._routes.asked(event)):
@@ -101,7 +135,7 @@ class Handling:
                     draft.enter(event, passing=(AgentError,))  # an invalid link needs nobody's attention
                 return None
             case Job():
-                return await self._job(event, counts)
+                return await self._job(event, work)
             case MessageReceived(conversation, message, member) if message.live:
                 draft.add(_typing(conversation.id, _live_key(conversation, message)))
                 return None
@@ -111,78 +145,92 @@ class Handling:
                 key = _live_key(conversation, message)
                 draft.add(lambda tx: tx.delete(LIVE, key))
                 counts.received += 1
-                return await self._said(conversation, message, member)
+                return await self._said(work, conversation, message, member)
             case MessageReceived(conversation, message, member):
                 counts.received += 1
-                return await self._said(conversation, message, member)
+                return await self._said(work, conversation, message, member)
             case ContactConnected(contact, first):
                 counts.connected += 1
                 counts.contacts += 1
                 counts.received += first is not None
-                return await self._connected(event, contact, first)
+                return await self._connected(work, event, contact, first)
             case ContactGone(contact):
                 draft.add(lambda tx: _forget_live(tx, contact.id))
                 counts.left += 1
                 counts.contacts -= 1
-        return await self._other(event)
+        return await self._other(event, work)
 
     def _is_live(self, conversation: Conversation, message: Incoming) -> bool:
         """Whether somebody is still typing this message: it is handled once it is complete."""
         return self._chats.agent.records.get(LIVE, _live_key(conversation, message)) is not None
 
     async def _connected(
-        self, event: ContactConnected, contact: Contact, first: Incoming | None
+        self, work: _Work, event: ContactConnected, contact: Contact, first: Incoming | None
     ) -> Outbox | None:
-        chat = Chat(self._chats, self._now(), contact, first)
+        chat = Chat(self._chats, self._now(), work.states, contact, first)
+        steps = self._listeners(event, chat)
         if self._welcome is not None:
-            chat.welcome(self._welcome)
-        await self._tell_handlers(event, chat)
+            steps.insert(0, partial(_welcomed, chat, self._welcome))
         if first is not None:
-            await self._route(chat, first)
+            steps += self._route(chat, first)
+        await self._around(chat, steps)
         return chat
 
-    async def _said(self, conversation: Conversation, message: Incoming, member: Member | None) -> Outbox:
-        chat = Chat(self._chats, self._now(), conversation, message, member)
-        await self._route(chat, message)
+    async def _said(
+        self, work: _Work, conversation: Conversation, message: Incoming, member: Member | None
+    ) -> Outbox:
+        chat = Chat(self._chats, self._now(), work.states, conversation, message, member)
+        await self._around(chat, self._route(chat, message))
         return chat
 
-    async def _route(self, chat: Chat, message: Incoming) -> None:
+    def _route(self, chat: Chat, message: Incoming) -> list[Step]:
         found = self._routes.call(message, chat.group is not None)
+        if found is None:
+            return []
         if isinstance(found, str):
-            chat.reply(found)
-        elif found is not None:
-            handler, arguments = found
-            await self._around(chat, lambda: called(handler, chat, *arguments))
+            return [partial(_replied, chat, found)]
+        handler, arguments = found
+        return [partial(called, handler, chat, *arguments)]
 
-    async def _around(self, chat: Chat, handler: Callable[[], Awaitable[None]]) -> None:
-        """The handler wrapped in all middleware, the first registered outermost."""
+    async def _around(self, chat: Chat, steps: Sequence[Step]) -> None:
+        """What is done about something, if anything is, wrapped in all middleware: the first registered is
+        outermost."""
+        if not steps:
+            return
+
+        async def proceed() -> None:
+            for step in steps:
+                await step()
+
+        inner: Step = proceed
         for around in reversed(self._routes.middleware):
-            handler = _wrapped(around, chat, handler)
-        await handler()
+            inner = partial(around, chat, inner)
+        await inner()
 
-    async def _other(self, event: ChatEvent) -> Outbox | None:
+    async def _other(self, event: ChatEvent, work: _Work) -> Outbox | None:
         conversation = _conversation_of(event)
         if conversation is None:
             return None
-        chat = Chat(self._chats, self._now(), conversation, member=getattr(event, "member", None))
-        await self._tell_handlers(event, chat)
+        member = getattr(event, "member", None)
+        chat = Chat(self._chats, self._now(), work.states, conversation, member=member)
+        await self._around(chat, self._listeners(event, chat))
         return chat
 
-    async def _tell_handlers(self, event: ChatEvent, chat: Chat) -> None:
-        for kind, handler in self._routes.events:
-            if isinstance(event, kind):
-                await called(handler, chat, event)
+    def _listeners(self, event: ChatEvent, chat: Chat) -> list[Step]:
+        """Handlers of events of this kind."""
+        wanted = (handler for kind, handler in self._routes.events if isinstance(event, kind))
+        return [partial(called, handler, chat, event) for handler in wanted]
 
-    async def _job(self, job: Job, counts: Metrics) -> Outbox | None:
+    async def _job(self, job: Job, work: _Work) -> Outbox | None:
         handler = self._routes.jobs.get(job.name)
         conversation = self._place_of(job)
         if conversation is None:
             return None
         if handler is None:
             raise LookupError(f"there is no handler for the job {job.name}: register one with bot.job")
-        chat = Chat(self._chats, self._now(), conversation)
-        await self._around(chat, lambda: called(handler, chat, job.data))
-        counts.jobs += 1
+        chat = Chat(self._chats, self._now(), work.states, conversation)
+        await self._around(chat, [partial(called, handler, chat, job.data)])
+        work.counts.jobs += 1
         return chat
 
     def _place_of(self, event: ChatEvent | Job) -> Conversation | None:
@@ -210,10 +258,12 @@ def _forget_live(tx: Transaction, conversation: str, kept: int = 0) -> None:
         tx.delete(LIVE, key)
 
 
-def _wrapped(
-    around: Middleware, chat: Chat, inner: Callable[[], Awaitable[None]]
-) -> Callable[[], Awaitable[None]]:
-    return lambda: around(chat, inner)
+async def _welcomed(chat: Chat, text: str) -> None:
+    chat.welcome(text)
+
+
+async def _replied(chat: Chat, text: str) -> None:
+    chat.reply(text)
 
 
 async def _decided(decision: Awaitable[bool] | bool) -> bool:

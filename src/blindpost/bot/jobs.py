@@ -6,6 +6,8 @@ from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
 from blindpost.wire.frozen import dataclass
 
 JOBS = "bot.jobs"
+BACKLOG = "bot.backlog"
+"""Jobs that are due while many others of their conversation are under way: by conversation, then in order."""
 LONGEST_S = 100 * 365 * 86_400.0
 """No work is for later than in a hundred years; the number may be one that somebody typed."""
 _DIGITS = 13
@@ -41,6 +43,11 @@ def due_of(key: str) -> float:
 
 def job_key(job: Job, mark: str) -> str:
     return f"{due_prefix(job.due)} {mark}"
+
+
+def backlog_prefix(conversation: str) -> str:
+    """Of the keys of one conversation, whatever its id is like."""
+    return f"{conversation.encode().hex()} "
 
 
 def job_bytes(job: Job) -> bytes:

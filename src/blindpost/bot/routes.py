@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import field
+from functools import partial
 
 from blindpost.bot.chat import Chat
-from blindpost.bot.typed import Argument, ArgumentError, read_arguments
+from blindpost.bot.threads import THREADS
+from blindpost.bot.typed import Argument, ArgumentError, read_arguments, shortened
 from blindpost.chat import Asked, GroupOffered, Incoming, MenuCommand
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
 Outcome = Awaitable[None] | None
-"""Handlers are async; a plain function runs in its own thread, so that it may block."""
+"""Handlers are async; a plain function runs in a thread of its own, so that it may block."""
 Middleware = Callable[[Chat, Callable[[], Awaitable[None]]], Awaitable[None]]
 Where = Callable[[Incoming], bool]
 
@@ -26,11 +29,12 @@ NAME = re.compile(r"\w{1,32}")
 
 
 async def called(handler: Callable[..., Outcome], *arguments: object) -> None:
-    """Run an async handler here, a plain one in its own thread."""
+    """Run an async handler here, a plain one in a thread of its own."""
     if inspect.iscoroutinefunction(handler):
         await handler(*arguments)
         return
-    outcome = await asyncio.to_thread(handler, *arguments)
+    work = partial(contextvars.copy_context().run, handler, *arguments)
+    outcome = await asyncio.get_running_loop().run_in_executor(THREADS, work)
     if inspect.isawaitable(outcome):
         await outcome
 
@@ -88,6 +92,10 @@ class Routes:
     offered: Callable[[GroupOffered], Awaitable[bool] | bool] | None = None
     failed: Callable[[Chat, Exception], Outcome] | None = None
 
+    def hears(self, kind: type[Value]) -> bool:
+        """Whether there is a handler for events of this kind."""
+        return any(issubclass(kind, wanted) for wanted, _ in self.events)
+
     def menu(self) -> tuple[MenuCommand, ...]:
         """The commands that the app offers to tap."""
         return tuple(one.entry for one in self.commands.values() if not one.hidden)
@@ -109,7 +117,7 @@ class Routes:
                 except ArgumentError as error:
                     return f"{error}. Usage: {command.usage}"
             if not in_group and not any(route.takes(message, in_group) for route in self.messages):
-                return f"I do not know /{found[1]}. /help shows what I know."
+                return f"I do not know /{shortened(found[1])}. /help shows what I know."
         for route in self.messages:
             if route.takes(message, in_group):
                 return route.handler, []

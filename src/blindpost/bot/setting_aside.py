@@ -6,6 +6,10 @@ from blindpost.chat.codec.fields import Fields, json_bytes, json_value, written
 from blindpost.wire.frozen import dataclass
 
 ASIDE = "bot.aside"
+ASIDE_MAX = 10_000
+"""So many are kept, the newest ones: whoever makes a handler fail again and again cannot fill the store."""
+TEXT_MAX = 4_000
+"""How much of a message's text is kept."""
 REASON_MAX = 2_000
 """How much of an error's text is kept."""
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
+from blindpost.agent import Records, Transaction
 from blindpost.bot.chat import Outbox
-from blindpost.bot.jobs import JOBS, due_of, due_prefix, job_from
+from blindpost.bot.jobs import BACKLOG, JOBS, Job, backlog_prefix, due_of, due_prefix, job_from
 from blindpost.bot.metrics import Metrics
 from blindpost.bot.routes import Outcome, called
 from blindpost.bot.working import Task, Workers, let_through
@@ -20,6 +24,9 @@ log = logging.getLogger("blindpost.bot")
 EVERY = "bot.every"
 """When repeated work was done last."""
 SLEEP_MAX_S = 60.0
+AT_ONCE = 16
+"""So many reminders of one conversation are under way at a time."""
+MOVED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,11 @@ class Every:
 
 
 class Timing:
-    """Hands jobs to the workers when they are due; `came` is set when there may be another one."""
+    """Hands jobs to the workers when they are due; `came` is set when there may be another one.
+
+    Of one conversation only some are handed over at a time. The rest waits in the store: whoever has many
+    reminders, and reads nothing, takes no place from others.
+    """
 
     def __init__(
         self,
@@ -50,17 +61,23 @@ class Timing:
         self._now = now
         self._came = came
         self._under_way: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        """How many of each conversation are under way."""
+        self._backlogged: set[str] = set()
+        self._idle: list[str] = []
+        """Conversations of which none is under way any more."""
 
     async def keep(self) -> None:
         """Run jobs when they are due."""
         records = self._chats.agent.records
+        self._idle = list(_waiting(records))
+        self._backlogged.update(self._idle)
         while True:
             self._came.clear()
             now = self._now()
-            for key, data in records.scan(JOBS, until=due_prefix(now + 0.001)):
-                if key not in self._under_way:
-                    self._under_way.add(key)
-                    await self._begin(key, data)
+            while self._idle:
+                await self._resume(self._idle.pop())
+            await self._take(due_prefix(now + 0.001))
             coming = next(iter(records.scan(JOBS, after=due_prefix(now + 0.001))), None)
             pause = SLEEP_MAX_S if coming is None else due_of(coming[0]) - now
             try:
@@ -69,25 +86,72 @@ class Timing:
             except TimeoutError:
                 continue
 
-    async def _begin(self, key: str, data: bytes) -> None:
-        """A row that cannot be read is set aside; it must not end the bot at every start."""
+    async def _take(self, until: str) -> None:
+        """All that is due: to the workers, or into the backlog of its conversation."""
+        moved: list[tuple[str, str, bytes]] = []
+        for key, data in self._chats.agent.records.scan(JOBS, until=until):
+            if key in self._under_way:
+                continue
+            job = _readable(data)
+            if job is None:
+                await self._set_aside(key, data)
+            elif job.conversation in self._backlogged or self._counts[job.conversation] >= AT_ONCE:
+                self._backlogged.add(job.conversation)
+                moved.append((key, backlog_prefix(job.conversation), data))
+                if len(moved) >= MOVED_AT_ONCE:
+                    await self._chats.agent.lasting(partial(self._move, moved))
+                    moved = []
+            else:
+                self._under_way.add(key)
+                await self._begin(JOBS, key, job)
+        if moved:
+            await self._chats.agent.lasting(partial(self._move, moved))
 
+    async def _move(self, moved: list[tuple[str, str, bytes]]) -> None:
+        def change(tx: Transaction) -> None:
+            for key, prefix, data in moved:
+                tx.delete(JOBS, key)
+                tx.put(BACKLOG, prefix + key, data)
+
+        await self._chats.agent.transact(change)
+
+    async def _resume(self, conversation: str) -> None:
+        """Hand over what comes next in a conversation."""
+        prefix = backlog_prefix(conversation)
+        rows = self._chats.agent.records.scan(BACKLOG, after=prefix, until=f"{prefix.strip()}!")
+        some = list(itertools.islice(rows, AT_ONCE))
+        if len(some) < AT_ONCE:
+            self._backlogged.discard(conversation)
+        for key, data in some:
+            await self._begin(BACKLOG, key, job_from(data))
+
+    async def _begin(self, space: str, key: str, job: Job) -> None:
         async def settle(draft: Draft) -> None:
             whole = self._chats.draft()
             whole.extend(draft)
-            whole.add(lambda tx: tx.delete(JOBS, key))
+            whole.add(lambda tx: tx.delete(space, key))
             await self._chats.commit(whole)
             self._under_way.discard(key)
+            self._counts[job.conversation] -= 1
+            if not self._counts[job.conversation]:
+                del self._counts[job.conversation]
+                self._idle.append(job.conversation)
 
-        try:
-            job = job_from(data)
-        except WireError as error:
-            log.error("a reminder cannot be read, and is set aside")
-            draft = self._chats.draft()
-            self._put_aside(Task("", (), settle, data.decode(errors="replace")), error, draft)
-            await self._chats.agent.lasting(lambda: settle(draft))
-        else:
-            await self._workers.put(Task(job.conversation, (job,), settle, f"{job.name} {job.data}"))
+        self._counts[job.conversation] += 1
+        await self._workers.put(Task(job.conversation, (job,), settle, f"{job.name} {job.data}"))
+
+    async def _set_aside(self, key: str, data: bytes) -> None:
+        """A row that cannot be read must not end the bot at every start."""
+        log.error("a reminder cannot be read, and is set aside")
+
+        async def settle(draft: Draft) -> None:
+            draft.add(lambda tx: tx.delete(JOBS, key))
+            await self._chats.commit(draft)
+
+        task = Task("", (), settle, data.decode(errors="replace"))
+        draft = self._chats.draft()
+        self._put_aside(task, WireError("it cannot be read"), draft)
+        await self._chats.agent.lasting(partial(settle, draft))
 
     async def repeat(self, work: Every) -> None:
         """Repeat something; when it last ran is remembered across restarts."""
@@ -119,3 +183,18 @@ class Timing:
             await self._chats.commit(draft)
 
         return commit
+
+
+def _readable(data: bytes) -> Job | None:
+    try:
+        return job_from(data)
+    except WireError:
+        return None
+
+
+def _waiting(records: Records) -> Iterator[str]:
+    """The conversations that have a backlog."""
+    after = ""
+    while (first := next(records.scan(BACKLOG, after=after), None)) is not None:
+        yield job_from(first[1]).conversation
+        after = f"{first[0].partition(' ')[0]}!"

@@ -17,6 +17,8 @@ from blindpost.wire.frozen import dataclass
 
 YES = frozenset({"yes", "true", "on", "1"})
 NO = frozenset({"no", "false", "off", "0"})
+SHOWN_MAX = 64
+"""So many characters of what somebody typed are repeated when it does not fit."""
 
 
 class ArgumentError(ValueError):
@@ -80,7 +82,7 @@ def read_arguments(arguments: tuple[Argument, ...], line: str) -> list[object]:
             word, left = parts[0], parts[1] if len(parts) == 2 else ""
         values.append(_read(argument, word))
     if left:
-        raise ArgumentError(f"nothing was expected after it: {left}")
+        raise ArgumentError(f"nothing was expected after it: {shortened(left)}")
     return values
 
 
@@ -101,30 +103,36 @@ def _readable(kind: object) -> bool:
     return isinstance(plain, type) and issubclass(plain, enum.Enum)
 
 
+def shortened(text: str) -> str:
+    """What somebody typed, as it is repeated to them: it may be longer than any message can be."""
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
 def _read(argument: Argument, word: str) -> object:
     plain = _plain(argument.kind)
     if plain is str:
         return word
+    said = shortened(word)
     if plain is bool:
         if word.lower() in YES | NO:
             return word.lower() in YES
-        raise ArgumentError(f"{argument.name} is yes or no, not {word}")
+        raise ArgumentError(f"{argument.name} is yes or no, not {said}")
     if plain is int or plain is float:
         with contextlib.suppress(ValueError):
             number = int(word) if plain is int else float(word)
             if plain is int or math.isfinite(number):
                 return number
         wanted = "a whole number" if plain is int else "a number"
-        raise ArgumentError(f"{argument.name} is {wanted}, not {word}")
+        raise ArgumentError(f"{argument.name} is {wanted}, not {said}")
     if isinstance(plain, type) and issubclass(plain, enum.Enum):
         choices = {one.name.lower(): one for one in plain}
         if word.lower() in choices:
             return choices[word.lower()]
-        raise ArgumentError(f"{argument.name} is one of {', '.join(choices)}, not {word}")
+        raise ArgumentError(f"{argument.name} is one of {', '.join(choices)}, not {said}")
     texts = typing.get_args(plain)
     if word in texts:
         return word
-    raise ArgumentError(f"{argument.name} is one of {', '.join(texts)}, not {word}")
+    raise ArgumentError(f"{argument.name} is one of {', '.join(texts)}, not {said}")
 
 
 # State
@@ -166,9 +174,11 @@ def _loaded(kind: object, value: Json) -> object:
         return _loaded_dataclass(kind, value)
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, types.UnionType) or origin is typing.Union:
-        if value is None and type(None) in inside:
-            return None
-        return _loaded(_plain(kind), value)
+        return _loaded_union(inside, value)
+    if kind is typing.Any or (origin is typing.Literal and value in inside):
+        return value
+    if kind in (set, frozenset, tuple) and isinstance(value, list):
+        return kind(value)
     if origin in (list, set, frozenset, tuple) and isinstance(value, list):
         if origin is tuple and not (len(inside) == 2 and inside[1] is Ellipsis):
             return tuple(_loaded(one, item) for one, item in zip(inside, value, strict=True))
@@ -177,12 +187,23 @@ def _loaded(kind: object, value: Json) -> object:
     if origin is dict and isinstance(value, dict):
         return {name: _loaded(inside[1], item) for name, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind(value)
+        with contextlib.suppress(ValueError):
+            return kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind):
         return value
     raise StateError(f"a stored {type(value).__name__} does not fit {kind}")
+
+
+def _loaded_union(kinds: tuple[object, ...], value: Json) -> object:
+    """As the kind that a value has, or else the first that it fits."""
+    if type(value) in kinds:
+        return value
+    for kind in kinds:
+        with contextlib.suppress(StateError):
+            return _loaded(kind, value)
+    raise StateError(f"a stored {type(value).__name__} does not fit any of {kinds}")
 
 
 def _loaded_dataclass(kind: type, value: Json) -> object:

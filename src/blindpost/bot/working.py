@@ -122,10 +122,12 @@ class Workers:
                 self._queues.pop(key, None)
 
     def _is_unread(self, key: str) -> bool:
-        """Whether too many answers wait for whoever this is from."""
+        """Whether too many answers wait for the contact whom this is from. A member of a group who does not
+        read is passed over when something is sent there."""
         with contextlib.suppress(ConnError):
-            return self._chats.agent.connection(key).waiting >= UNREAD_MAX
-        return False  # it is not from a contact, or the contact is gone
+            waiting = self._chats.agent.connection(key).waiting
+            return waiting >= UNREAD_MAX and self._chats.contact(key) is not None
+        return False  # it is a request, or the contact is gone
 
     @contextlib.asynccontextmanager
     async def _place(self, key: str) -> AsyncIterator[None]:
@@ -211,7 +213,8 @@ class Workers:
         return True
 
     async def _gave_up(self, task: Task, failure: Exception, counts: Metrics) -> None:
-        """Report, and set aside; if reporting fails too, only set aside, retrying until that succeeds."""
+        """Report, and set aside; if reporting fails too, only set aside. While the store takes nothing, that
+        is tried again; what fails for another reason comes again after the next start and holds up nobody."""
         telling = True
         while not self.closing:
             draft = self._chats.draft()
@@ -226,8 +229,12 @@ class Workers:
                 raise
             except asyncio.CancelledError as error:
                 log.warning("could not tell of a failed handler", exc_info=let_through(error))
-            except Exception as error:
+            except StoreFailedError as error:
                 log.warning("could not tell of a failed handler", exc_info=error)
+            except Exception as error:
+                log.error("could not tell of a failed handler", exc_info=error)
+                if not telling:
+                    return
             if not telling:
                 await asyncio.sleep(self._patience.pauses_s[-1] if self._patience.pauses_s else 1.0)
             telling = False

@@ -147,6 +147,11 @@ class Chats:
         await self.agent.transact(lambda tx: tx.put(book.OURSELVES, "link", mark))
         return created
 
+    @property
+    def link(self) -> CreatedLink | None:
+        """The link for anybody, if there is one."""
+        return None if self.address_id is None else self.agent.connection(self.address_id).link
+
     async def new_address(self, message: str | None = None) -> CreatedLink:
         """Another link for anybody, in place of one that its router lost or that too many know. Contacts
         stay; if there can be no other, so does the old one."""
@@ -286,7 +291,7 @@ class Chats:
         for unit in self._noticed():
             yield unit
         for request in self._forgotten():
-            asked = await self.agent.lasting(partial(self._requested, request))
+            asked = await self.agent.lasting(partial(self._taken, ContactRequested(request.conn, request)))
             if asked is not None:
                 yield asked
         while (event := await self.agent.next_event()) is not None:
@@ -314,6 +319,10 @@ class Chats:
             chat = book.conversation(self.agent.records, conn.id)
             with contextlib.suppress(ConnError):
                 await self.agent.transact(lambda tx: tx.ack(conn, msg_id), conn)
+        elif isinstance(event, ContactRequested):
+            request = event.request
+            with contextlib.suppress(ConnError):
+                await self.agent.transact(lambda tx: tx.reject(request))
         return self._told(Trouble(chat, failure))
 
     def _noticed(self) -> list[Unit]:

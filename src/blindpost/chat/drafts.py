@@ -82,10 +82,17 @@ class Draft:
         self._changes += other._changes
         self._conns |= other._conns
 
-    def when(self, holds: Callable[[Transaction], bool], other: Draft) -> None:
-        """Append another draft, to be done only if a condition holds at commit."""
+    def when(
+        self,
+        holds: Callable[[Transaction], bool],
+        other: Draft,
+        *,
+        passing: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Append another draft, to be done only if a condition holds at commit. If it ends for one of the
+        reasons in `passing`, the rest is still done."""
         self._conns |= other._conns
-        self.add(lambda tx: other.apply(tx) if holds(tx) else None)
+        self.add(lambda tx: _passing(passing, lambda: other.apply(tx)) if holds(tx) else None)
 
     def apply(self, tx: Transaction) -> None:
         for change in self._changes:

@@ -10,6 +10,10 @@ from blindpost.chat.codec.events import Info, Message
 from blindpost.chat.codec.fields import json_bytes
 from blindpost.chat.codec.profiles import Profile, write_profile
 from blindpost.chat.events import Asked
+from blindpost.wire.errors import WireError
+
+DESCRIPTION_MAX = 160
+"""The app takes no longer short description from us; a stranger may send one all the same."""
 
 
 class Ourselves:
@@ -21,6 +25,8 @@ class Ourselves:
         self.set_profile(profile)
 
     def set_profile(self, profile: Profile) -> None:
+        if profile.description is not None and len(profile.description) > DESCRIPTION_MAX:
+            raise WireError(f"a short description of at most {DESCRIPTION_MAX} characters expected")
         self.info = write_info(Message(Info(profile)), pq=True)
         """What goes along with handshakes."""
         self.profile = profile

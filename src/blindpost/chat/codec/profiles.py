@@ -6,11 +6,9 @@ from enum import Enum
 
 from blindpost.chat.codec.content import Content, read_content, write_content
 from blindpost.chat.codec.fields import Fields, Json, Rest, listed, opt, written
-from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.value import Value
 
-DESCRIPTION_MAX = 160
 BOT = "bot"
 """The `peerType` of a program: the app then offers its commands as a menu."""
 
@@ -162,8 +160,6 @@ def read_profile(fields: Fields) -> Profile:
 
 
 def write_profile(profile: Profile) -> dict[str, Json]:
-    if profile.description is not None and len(profile.description) > DESCRIPTION_MAX:
-        raise WireError(f"a short description of at most {DESCRIPTION_MAX} characters expected")
     return written(
         profile.rest,
         displayName=profile.name,
