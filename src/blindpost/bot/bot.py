@@ -153,10 +153,17 @@ class Bot:
     # What an author registers
 
     def command(
-        self, name: str, label: str = "", *, groups: bool = False, hidden: bool = False
+        self,
+        name: str,
+        label: str = "",
+        *,
+        groups: bool = False,
+        moderators: bool = False,
+        hidden: bool = False,
     ) -> Callable[[Callable[Concatenate[Chat, P], R]], Callable[Concatenate[Chat, P], R]]:
         """`/name arguments`: the arguments are those of the function, read by their types. `label` is what
-        the app's menu shows; with `groups` the command works in groups as well."""
+        the app's menu shows; with `groups` the command works in groups as well, and with `moderators` also
+        in what a member says there to moderators only."""
         if not isinstance(name, str):
             raise TypeError('a command has a name: @bot.command("echo", "say it again")')
         if NAME.fullmatch(name) is None:
@@ -168,7 +175,7 @@ class Bot:
             if known is not None and known.handler != self._help:
                 raise ValueError(f"there is a command {name} already")
             self._routes.commands[name.lower()] = Command(
-                name.lower(), label, handler, arguments, groups, hidden
+                name.lower(), label, handler, arguments, groups, moderators, hidden
             )
             return handler
 
@@ -181,13 +188,16 @@ class Bot:
         kinds: Iterable[str] = (),
         where: Where | None = None,
         groups: bool = False,
+        moderators: bool = False,
     ) -> Callable[[Callable[[Chat], R]], Callable[[Chat], R]]:
         """Messages that are not commands: the first handler whose filters all match gets it. `matches` is a
-        regular expression, `kinds` are contents such as "voice"; with `groups` it is for groups only."""
+        regular expression, `kinds` are contents such as "voice"; with `groups` it is for groups only, and
+        with `moderators` for what members say there to moderators only, reports among it."""
         pattern = None if matches is None else re.compile(matches)
 
         def register(handler: Callable[[Chat], R]) -> Callable[[Chat], R]:
-            self._routes.messages.append(MessageRoute(handler, pattern, frozenset(kinds), where, groups))
+            route = MessageRoute(handler, pattern, frozenset(kinds), where, groups or moderators, moderators)
+            self._routes.messages.append(route)
             return handler
 
         return register

@@ -25,7 +25,7 @@ from blindpost.chat import (
     Quote,
 )
 from blindpost.chat.codec.bodies import write_body
-from blindpost.chat.codec.content import Content
+from blindpost.chat.codec.content import Content, Scope
 from blindpost.chat.codec.events import (
     AnyEvent,
     DeleteMessage,
@@ -170,12 +170,15 @@ class Chat(Outbox):
         conversation: Conversation,
         message: Incoming | None = None,
         member: Member | None = None,
+        scope: Scope | None = None,
     ) -> None:
         super().__init__(chats, now)
         self._states = states
         self.conversation = conversation
         self.message = message
         self.member = member
+        self.scope = scope if message is None else message.scope
+        """For whom it was said in a group, if not for everybody. What is said here is for the same ones."""
 
     @property
     def id(self) -> str:
@@ -201,7 +204,7 @@ class Chat(Outbox):
 
     def send(self, text: str, *, key: str | None = None, ttl: int | None = None) -> Said:
         """A text in this conversation; with a `key`, sent once, however often this is called."""
-        return self.tell(self.id, text, key=key, ttl=ttl)
+        return self._event(self.id, NewMessage(Content(text), ttl=ttl, scope=self.scope), key)
 
     def reply(
         self, text: str, *, quote: bool = False, ttl: int | None = None, live: bool | None = None
@@ -210,7 +213,7 @@ class Chat(Outbox):
         quoted: Quote | None = None
         if quote and self.message is not None:
             quoted = self.message.as_quote(self.member)
-        return self._event(self.id, NewMessage(Content(text), quoted, ttl=ttl, live=live))
+        return self._event(self.id, NewMessage(Content(text), quoted, ttl=ttl, live=live, scope=self.scope))
 
     def welcome(self, text: str) -> Said:
         """Welcome a new contact. An app that already shows the welcome from our link gets this as an edit of
@@ -220,21 +223,21 @@ class Chat(Outbox):
 
     def edit(self, said: Said | bytes, text: str, *, live: bool | None = None) -> Said:
         """Change the text of one of our messages."""
-        return self._event(self.id, EditMessage(_id(said), Content(text), live=live))
+        return self._event(self.id, EditMessage(_id(said), Content(text), live=live, scope=self.scope))
 
     def delete(self, said: Said | bytes | Incoming) -> Said:
         """Delete a message: ours, or as a group's moderator that of the member who sent it."""
         if isinstance(said, Incoming):
             author = None if self.member is None else self.member.id
-            return self._event(self.id, DeleteMessage(said.id or b"\0", author))
-        return self._event(self.id, DeleteMessage(_id(said)))
+            return self._event(self.id, DeleteMessage(said.id or b"\0", author, self.scope))
+        return self._event(self.id, DeleteMessage(_id(said), scope=self.scope))
 
     def react(self, emoji: str, *, add: bool = True) -> Said | None:
         """A reaction to what was said."""
         if self.message is None or self.message.id is None:
             return None
         author = None if self.member is None else self.member.id
-        return self._event(self.id, React(self.message.id, emoji, add, author))
+        return self._event(self.id, React(self.message.id, emoji, add, author, scope=self.scope))
 
     def remove(self, member: Member) -> None:
         """Remove a member from the group, as an admin may."""

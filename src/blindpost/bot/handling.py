@@ -211,8 +211,9 @@ class Handling:
         conversation = _conversation_of(event)
         if conversation is None:
             return None
-        member = getattr(event, "member", None)
-        chat = Chat(self._chats, self._now(), work.states, conversation, member=member)
+        member, message = getattr(event, "member", None), getattr(event, "message", None)
+        scope = getattr(event, "scope", None) if message is None else message.scope
+        chat = Chat(self._chats, self._now(), work.states, conversation, member=member, scope=scope)
         await self._around(chat, self._listeners(event, chat))
         return chat
 

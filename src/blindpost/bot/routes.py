@@ -48,7 +48,12 @@ class Command:
     handler: Callable[..., Outcome]
     arguments: tuple[Argument, ...]
     groups: bool
+    moderators: bool
     hidden: bool
+
+    def takes(self, message: Incoming, in_group: bool) -> bool:
+        """Whether it works where this was said."""
+        return (self.groups or not in_group) and (self.moderators or message.scope is None)
 
     @property
     def usage(self) -> str:
@@ -69,10 +74,12 @@ class MessageRoute:
     kinds: frozenset[str]
     where: Where | None
     groups: bool
+    moderators: bool
 
     def takes(self, message: Incoming, in_group: bool) -> bool:
         return (
             in_group == self.groups
+            and self.moderators == (message.scope is not None)
             and (not self.kinds or message.kind in self.kinds)
             and (self.matches is None or self.matches.search(message.text) is not None)
             and (self.where is None or self.where(message))
@@ -111,7 +118,7 @@ class Routes:
         found = COMMAND.fullmatch(message.text.strip())
         if found is not None:
             command = self.commands.get(found[1].lower())
-            if command is not None and (command.groups or not in_group):
+            if command is not None and command.takes(message, in_group):
                 try:
                     return command.handler, read_arguments(command.arguments, found[2])
                 except ArgumentError as error:

@@ -5,7 +5,7 @@ What is named here is for programs; the modules below are private and move.
 
 from blindpost.chat.chats import Chats, Unit
 from blindpost.chat.codec.bodies import TooLongError
-from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote
+from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote, Scope
 from blindpost.chat.codec.events import REACTIONS
 from blindpost.chat.codec.groups import GroupInvite, GroupProfile
 from blindpost.chat.codec.profiles import (
@@ -91,6 +91,7 @@ __all__ = [
     "Quote",
     "REACTIONS",
     "Reacted",
+    "Scope",
     "TooLongError",
     "Trouble",
     "Unit",

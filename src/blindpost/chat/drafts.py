@@ -9,7 +9,7 @@ from dataclasses import replace
 from blindpost.agent import AgentError, Connection, ConnError, OutOfStepError, Transaction
 from blindpost.chat import book, holding
 from blindpost.chat.codec.bodies import write_body, write_info
-from blindpost.chat.codec.content import Content, Quote
+from blindpost.chat.codec.content import Content, Quote, Scope
 from blindpost.chat.codec.events import (
     AnyEvent,
     ContactLeft,
@@ -35,6 +35,8 @@ ID_SIZE = 12
 UNREAD_MAX = 500
 """So many messages may wait for one recipient. Until some are taken a member of a group is sent no more, and
 a bot takes nothing more from a contact: whoever reads nothing cannot fill the store."""
+MODERATORS = ("moderator", "admin", "owner")
+"""The roles to which what a member says to moderators is sent."""
 Change = Callable[[Transaction], None]
 
 
@@ -108,21 +110,45 @@ class Draft:
         quote: Quote | None = None,
         ttl: int | None = None,
         live: bool | None = None,
+        scope: Scope | None = None,
     ) -> bytes:
-        """Send a text; returns its id. `ttl`: it disappears after so many seconds; `live`: edits follow."""
-        return self.send(to, NewMessage(Content(text), quote, ttl=ttl, live=live))
+        """Send a text; returns its id. `ttl`: it disappears after so many seconds; `live`: edits follow;
+        `scope`: for whom in a group, if not for everybody."""
+        return self.send(to, NewMessage(Content(text), quote, ttl=ttl, live=live, scope=scope))
 
-    def edit(self, to: Conversation, msg_id: bytes, text: str, *, live: bool | None = None) -> None:
-        self.send(to, EditMessage(msg_id, Content(text), live=live))
+    def edit(
+        self,
+        to: Conversation,
+        msg_id: bytes,
+        text: str,
+        *,
+        live: bool | None = None,
+        scope: Scope | None = None,
+    ) -> None:
+        self.send(to, EditMessage(msg_id, Content(text), live=live, scope=scope))
 
-    def retract(self, to: Conversation, msg_id: bytes, author_id: bytes | None = None) -> None:
+    def retract(
+        self,
+        to: Conversation,
+        msg_id: bytes,
+        author_id: bytes | None = None,
+        *,
+        scope: Scope | None = None,
+    ) -> None:
         """Delete a message; a moderator names whose it is."""
-        self.send(to, DeleteMessage(msg_id, author_id))
+        self.send(to, DeleteMessage(msg_id, author_id, scope))
 
     def react(
-        self, to: Conversation, msg_id: bytes, emoji: str, *, add: bool = True, author_id: bytes | None = None
+        self,
+        to: Conversation,
+        msg_id: bytes,
+        emoji: str,
+        *,
+        add: bool = True,
+        author_id: bytes | None = None,
+        scope: Scope | None = None,
     ) -> None:
-        self.send(to, React(msg_id, emoji, add, author_id))
+        self.send(to, React(msg_id, emoji, add, author_id, scope=scope))
 
     def send(
         self,
@@ -164,7 +190,7 @@ class Draft:
         if group is None or group.state is not GroupState.JOINED:
             raise NotConnectedError("nothing can be said: we are not in this group")
         for member in group.reached:
-            if member.conn_id in self._conns:
+            if member.conn_id in self._conns and _may_read(member, message.event):
                 self.to_member(tx, self._conns[member.conn_id], member, message)
 
     def to_member(self, tx: Transaction, conn: Connection, member: Member, message: Message) -> None:
@@ -255,6 +281,19 @@ class Draft:
                 book.save_group(tx, replace(found, state=GroupState.ENDED))
 
         self.add(change)
+
+
+def _may_read(member: Member, event: AnyEvent) -> bool:
+    """Whether what is said in a group is for this member."""
+    match event:
+        case (
+            NewMessage(scope=scope)
+            | EditMessage(scope=scope)
+            | DeleteMessage(scope=scope)
+            | React(scope=scope)
+        ):
+            return scope is None or member.id == scope.member_id or member.role in MODERATORS
+    return True
 
 
 def _sent_or_held(tx: Transaction, conn: Connection, body: bytes, *, notify: bool) -> int | None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from blindpost.agent import AgentError
 from blindpost.agent import Event as AgentEvent
-from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote
+from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote, Scope
 from blindpost.chat.codec.groups import GroupInvite
 from blindpost.chat.codec.profiles import Profile
 from blindpost.chat.model import Contact, Conversation, Group, Member
@@ -27,6 +27,8 @@ class Incoming(Value):
     live: bool = False
     forwarded: bool = False
     mentions: tuple[tuple[str, bytes], ...] = ()
+    scope: Scope | None = None
+    """In a group: for whom it is, if not for everybody."""
 
     @property
     def text(self) -> str:
@@ -107,6 +109,7 @@ class MessageDeleted(Value):
     msg_id: bytes
     member: Member | None = None
     author_id: bytes | None = None
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -118,6 +121,7 @@ class Reacted(Value):
     emoji: str | None
     added: bool
     member: Member | None = None
+    scope: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blindpost.chat.codec import events as e
+from blindpost.chat.codec.content import Scope
 from blindpost.chat.events import ChatEvent, Incoming, MessageDeleted, MessageEdited, MessageReceived, Reacted
 from blindpost.chat.model import Conversation, Member
+
+REPORT = "report"
+"""The kind of a message by which a member tells the moderators of another one: never for everybody."""
 
 
 def spoken(chat: Conversation, member: Member | None, message: e.Message, sent_at: int) -> list[ChatEvent]:
@@ -12,14 +18,17 @@ def spoken(chat: Conversation, member: Member | None, message: e.Message, sent_a
     event = message.event
     match event:
         case e.NewMessage():
-            return [MessageReceived(chat, incoming(message.msg_id, event, sent_at), member)]
-        case e.EditMessage(msg_id, content, ttl, live):
-            edited = Incoming(msg_id, content, sent_at, ttl=ttl, live=bool(live))
+            said = incoming(message.msg_id, event, sent_at)
+            if said.kind == REPORT and member is not None and said.scope is None:
+                said = replace(said, scope=Scope(member.id))
+            return [MessageReceived(chat, said, member)]
+        case e.EditMessage(msg_id, content, ttl, live, scope):
+            edited = Incoming(msg_id, content, sent_at, ttl=ttl, live=bool(live), scope=scope)
             return [MessageEdited(chat, edited, member)]
-        case e.DeleteMessage(msg_id, author_id):
-            return [MessageDeleted(chat, msg_id, member, author_id)]
-        case e.React(msg_id, emoji, add):
-            return [Reacted(chat, msg_id, emoji, add, member)]
+        case e.DeleteMessage(msg_id, author_id, scope):
+            return [MessageDeleted(chat, msg_id, member, author_id, scope)]
+        case e.React(msg_id, emoji, add, scope=scope):
+            return [Reacted(chat, msg_id, emoji, add, member, scope)]
     return []
 
 
@@ -34,4 +43,5 @@ def incoming(msg_id: bytes | None, event: e.NewMessage, sent_at: int) -> Incomin
         bool(event.live),
         bool(event.forward),
         event.mentions,
+        event.scope,
     )

@@ -42,6 +42,7 @@ from blindpost.chat import (
     MessageReceived,
     ProfileChanged,
     Reacted,
+    Scope,
     Trouble,
 )
 from blindpost.cli.output import say
@@ -85,7 +86,7 @@ class Talk:
         """What waits for a decision, by a number that stays its own: nobody accepts somebody else by it."""
         self._asked = 0
         self._last: dict[str, tuple[Incoming, Member | None]] = {}
-        self._own: dict[str, bytes] = {}
+        self._own: dict[str, tuple[bytes, Scope | None]] = {}
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "/invite": self._invite,
             "/address": self._address,
@@ -160,10 +161,10 @@ class Talk:
         chat = self._chosen()
         if chat is None:
             return
-        last = self._last.get(chat.id)
-        quote = last[0].as_quote(last[1]) if quoting and last is not None else None
+        last = self._last.get(chat.id) if quoting else None
+        quote, scope = (None, None) if last is None else (last[0].as_quote(last[1]), last[0].scope)
         draft = self._chats.draft()
-        self._own[chat.id] = draft.say(chat, text, quote=quote)
+        self._own[chat.id] = draft.say(chat, text, quote=quote, scope=scope), scope
         await self._chats.commit(draft)
 
     async def _reply(self, text: str) -> None:
@@ -175,7 +176,8 @@ class Talk:
             say("You have sent nothing here that can be edited.")
             return
         draft = self._chats.draft()
-        draft.edit(chat, self._own[chat.id], text)
+        msg_id, scope = self._own[chat.id]
+        draft.edit(chat, msg_id, text, scope=scope)
         await self._chats.commit(draft)
 
     async def _delete(self, _: str) -> None:
@@ -184,7 +186,8 @@ class Talk:
             say("You have sent nothing here that can be deleted.")
             return
         draft = self._chats.draft()
-        draft.retract(chat, self._own.pop(chat.id))
+        msg_id, scope = self._own.pop(chat.id)
+        draft.retract(chat, msg_id, scope=scope)
         await self._chats.commit(draft)
 
     async def _react(self, emoji: str) -> None:
@@ -196,7 +199,8 @@ class Talk:
         draft = self._chats.draft()
         message, member = last
         assert message.id is not None
-        draft.react(chat, message.id, emoji, author_id=None if member is None else member.id)
+        author_id = None if member is None else member.id
+        draft.react(chat, message.id, emoji, author_id=author_id, scope=message.scope)
         await self._chats.commit(draft)
 
     async def _invite(self, _: str) -> None:
@@ -409,6 +413,7 @@ def _waits(event: Asked | GroupOffered) -> str:
 def _marks(message: Incoming) -> str:
     """What a message is beside its text."""
     marks = [
+        *(["to moderators only"] if message.scope is not None else []),
         *(["forwarded"] if message.forwarded else []),
         *([f"disappears after {message.ttl} s"] if message.ttl else []),
         *(["live"] if message.live else []),

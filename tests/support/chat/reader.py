@@ -156,9 +156,17 @@ def _contact(params: dict[str, Any]) -> None:
         _content(params["content"])
 
 
+def _scope(params: dict[str, Any]) -> None:
+    if "scope" in params:
+        _only(params["scope"], {"type", "memberId"})
+        _need(params["scope"]["type"] == "member", "a scope of one member")
+        _id(params["scope"]["memberId"])
+
+
 def _new(params: dict[str, Any]) -> None:
-    _only(params, {"content", "quote", "file", "ttl", "live", "forward", "mentions"})
+    _only(params, {"content", "quote", "file", "ttl", "live", "forward", "mentions", "scope"})
     _content(params["content"])
+    _scope(params)
     if "quote" in params:
         quote = params["quote"]
         _only(quote, {"msgRef", "content"})
@@ -173,19 +181,22 @@ def _new(params: dict[str, Any]) -> None:
 
 
 def _update(params: dict[str, Any]) -> None:
-    _only(params, {"msgId", "content", "ttl", "live"})
+    _only(params, {"msgId", "content", "ttl", "live", "scope"})
     _id(params["msgId"])
+    _scope(params)
     _content(params["content"])
 
 
 def _delete(params: dict[str, Any]) -> None:
-    _only(params, {"msgId", "memberId"})
+    _only(params, {"msgId", "memberId", "scope"})
     _id(params["msgId"])
+    _scope(params)
 
 
 def _react(params: dict[str, Any]) -> None:
-    _only(params, {"msgId", "reaction", "add", "memberId"})
+    _only(params, {"msgId", "reaction", "add", "memberId", "scope"})
     _id(params["msgId"])
+    _scope(params)
     _need(params["reaction"]["type"] == "emoji" and params["reaction"]["emoji"] in EMOJI, "an emoji")
     _need(isinstance(params["add"], bool), "add")
 

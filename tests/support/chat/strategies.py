@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from blindpost.chat.codec import events as e
-from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote
+from blindpost.chat.codec.content import Content, FileOffer, MessageRef, Quote, Scope
 from blindpost.chat.codec.fields import Rest
 from blindpost.chat.codec.groups import GroupInvite, GroupProfile, MemberInfo, MemberRef
 from blindpost.chat.codec.profiles import LinkProfile, Menu, MenuCommand, Preference, Preferences, Profile
@@ -43,6 +43,7 @@ group_profiles = st.builds(GroupProfile, texts, texts, st.none() | texts, st.non
 member_refs = st.builds(MemberRef, ids, texts, rests)
 invites = st.builds(GroupInvite, member_refs, member_refs, texts, group_profiles, rests)
 members = st.builds(MemberInfo, ids, texts, profiles, versions, rests)
+scopes = st.none() | st.builds(Scope, st.none() | ids, st.just("member") | texts, rests)
 flags = st.none() | st.booleans()
 simple: st.SearchStrategy[e.AnyEvent] = st.one_of(
     st.builds(e.Info, profiles, rests),
@@ -64,13 +65,21 @@ simple: st.SearchStrategy[e.AnyEvent] = st.one_of(
         flags,
         flags,
         st.dictionaries(texts, ids, max_size=2).map(lambda named: tuple(named.items())),
+        scopes,
         rests,
     ),
-    st.builds(e.EditMessage, ids, contents, st.none() | numbers, flags, rests),
-    st.builds(e.DeleteMessage, ids, st.none() | ids, rests),
-    st.builds(e.React, ids, texts, st.booleans(), st.none() | ids, rests, rests),
+    st.builds(e.EditMessage, ids, contents, st.none() | numbers, flags, scopes, rests),
+    st.builds(e.DeleteMessage, ids, st.none() | ids, scopes, rests),
+    st.builds(e.React, ids, texts, st.booleans(), st.none() | ids, rests, scopes, rests),
     st.builds(
-        e.React, ids, st.none(), st.booleans(), st.none() | ids, st.just((("type", '"later"'),)), rests
+        e.React,
+        ids,
+        st.none(),
+        st.booleans(),
+        st.none() | ids,
+        st.just((("type", '"later"'),)),
+        scopes,
+        rests,
     ),
     st.builds(e.ContactLeft, rests),
     st.builds(e.FileAccepted, ids, texts, st.none() | texts, rests),

@@ -100,3 +100,21 @@ def read_file(fields: Fields) -> FileOffer:
 
 def write_file(file: FileOffer) -> dict[str, Json]:
     return written(file.rest, fileName=file.name, fileSize=file.size)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scope(Value):
+    """Who may read something in a group, if not everybody: with the kind "member", one member and the
+    moderators."""
+
+    member_id: bytes | None = None
+    kind: str = "member"
+    rest: Rest = ()
+
+
+def read_scope(fields: Fields) -> Scope:
+    return Scope(fields.opt_id("memberId"), fields.text("type"), fields.rest())
+
+
+def write_scope(scope: Scope) -> dict[str, Json]:
+    return written(scope.rest, type=scope.kind, memberId=opt(scope.member_id, id_text))

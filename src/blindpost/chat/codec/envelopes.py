@@ -10,9 +10,11 @@ from blindpost.chat.codec.content import (
     read_content,
     read_file,
     read_quote,
+    read_scope,
     write_content,
     write_file,
     write_quote,
+    write_scope,
 )
 from blindpost.chat.codec.fields import Fields, Json, Rest, id_text, opt, written
 from blindpost.chat.codec.groups import (
@@ -74,6 +76,7 @@ def _new(p: Fields) -> e.NewMessage:
         live=p.opt_flag("live"),
         forward=_forward(p),
         mentions=p.opt_item("mentions", _read_mentions) or (),
+        scope=p.opt_item("scope", read_scope),
         rest=p.rest(),
     )
 
@@ -86,7 +89,8 @@ def _forward(p: Fields) -> bool | None:
 
 def _edit(p: Fields) -> e.EditMessage:
     content, msg_id = p.item("content", read_content), p.id("msgId")
-    return e.EditMessage(msg_id, content, p.opt_number("ttl"), p.opt_flag("live"), p.rest())
+    ttl, live, scope = p.opt_number("ttl"), p.opt_flag("live"), p.opt_item("scope", read_scope)
+    return e.EditMessage(msg_id, content, ttl, live, scope, p.rest())
 
 
 def _react(p: Fields) -> e.React:
@@ -94,7 +98,8 @@ def _react(p: Fields) -> e.React:
     kind = reaction.text("type")
     emoji = reaction.opt_text("emoji") if kind == "emoji" else None
     beside = reaction.rest() if emoji is not None else Fields({**reaction.all(), "type": kind}).rest()
-    return e.React(p.id("msgId"), emoji, p.flag("add"), p.opt_id("memberId"), beside, p.rest())
+    member_id, scope = p.opt_id("memberId"), p.opt_item("scope", read_scope)
+    return e.React(p.id("msgId"), emoji, p.flag("add"), member_id, beside, scope, p.rest())
 
 
 def _write_reaction(event: e.React) -> Json:
@@ -131,7 +136,9 @@ READERS: dict[str, Callable[[Fields], e.AnyEvent]] = {
     "x.contact": _contact,
     "x.msg.new": _new,
     "x.msg.update": _edit,
-    "x.msg.del": lambda p: e.DeleteMessage(p.id("msgId"), p.opt_id("memberId"), p.rest()),
+    "x.msg.del": lambda p: e.DeleteMessage(
+        p.id("msgId"), p.opt_id("memberId"), p.opt_item("scope", read_scope), p.rest()
+    ),
     "x.msg.react": _react,
     "x.direct.del": lambda p: e.ContactLeft(p.rest()),
     "x.file.acpt.inv": lambda p: e.FileAccepted(
@@ -179,11 +186,24 @@ def write_params(event: e.AnyEvent) -> dict[str, Json]:
                 live=event.live,
                 forward=event.forward,
                 mentions=_write_mentions(event.mentions),
+                scope=opt(event.scope, write_scope),
             )
-        case e.EditMessage(msg_id, content, ttl, live, rest):
-            return written(rest, msgId=id_text(msg_id), content=write_content(content), ttl=ttl, live=live)
-        case e.DeleteMessage(msg_id, member_id, rest):
-            return written(rest, msgId=id_text(msg_id), memberId=opt(member_id, id_text))
+        case e.EditMessage(msg_id, content, ttl, live, scope, rest):
+            return written(
+                rest,
+                msgId=id_text(msg_id),
+                content=write_content(content),
+                ttl=ttl,
+                live=live,
+                scope=opt(scope, write_scope),
+            )
+        case e.DeleteMessage(msg_id, member_id, scope, rest):
+            return written(
+                rest,
+                msgId=id_text(msg_id),
+                memberId=opt(member_id, id_text),
+                scope=opt(scope, write_scope),
+            )
         case e.React():
             return written(
                 event.rest,
@@ -191,6 +211,7 @@ def write_params(event: e.AnyEvent) -> dict[str, Json]:
                 memberId=opt(event.member_id, id_text),
                 reaction=_write_reaction(event),
                 add=event.add,
+                scope=opt(event.scope, write_scope),
             )
         case e.FileAccepted(msg_id, file_name, link, rest):
             return written(rest, msgId=id_text(msg_id), fileName=file_name, fileConnReq=link)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from blindpost.chat.codec.content import Content, FileOffer, Quote
+from blindpost.chat.codec.content import Content, FileOffer, Quote, Scope
 from blindpost.chat.codec.fields import Rest
 from blindpost.chat.codec.groups import (
     GroupInvite,
@@ -62,6 +62,8 @@ class NewMessage(Event):
     forward: bool | None = None
     mentions: tuple[tuple[str, bytes], ...] = ()
     """Names in the text, and the members they mean."""
+    scope: Scope | None = None
+    """In a group: who may read it, if not everybody. So it is with edits, deletions and reactions."""
     rest: Rest = ()
 
 
@@ -74,6 +76,7 @@ class EditMessage(Event):
     content: Content
     ttl: int | None = None
     live: bool | None = None
+    scope: Scope | None = None
     rest: Rest = ()
 
 
@@ -84,6 +87,7 @@ class DeleteMessage(Event):
     name = "x.msg.del"
     msg_id: bytes
     member_id: bytes | None = None
+    scope: Scope | None = None
     rest: Rest = ()
 
 
@@ -98,6 +102,7 @@ class React(Event):
     member_id: bytes | None = None
     reaction: Rest = ()
     """The reaction's fields other than an emoji."""
+    scope: Scope | None = None
     rest: Rest = ()
 
 
