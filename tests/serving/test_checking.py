@@ -16,8 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from blindpost.cli.main import GROUPS
+from blindpost.serving import checking, ports
 from tests.support.serving.commands import edit
 from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, make, started
+
+ANY = "0.0.0.0"  # noqa: S104 - nothing is bound
 
 Findings = dict[str, tuple[str, str]]
 
@@ -226,3 +229,101 @@ def test_another_key_than_the_stores_and_missing_push_keys_are_known_before_a_st
 def test_an_open_delivery_service_is_reported(tmp_path: Path) -> None:
     make(DS, tmp_path / "server")
     assert checked(DS, tmp_path / "server")["access"][0] == "warning"
+
+
+@pytest.mark.parametrize("kind", [ROUTER, DS], ids=lambda kind: str(kind.word))
+async def test_a_port_of_another_program_is_not_taken_for_one_of_the_running_server(
+    kind: Kind, tmp_path: Path
+) -> None:
+    folder = tmp_path / "server"
+    await asyncio.to_thread(make, kind, folder)
+    server = started(kind, folder)
+    sort = socket.SOCK_DGRAM if kind is DS else socket.SOCK_STREAM
+    with socket.socket(type=sort) as other:
+        other.bind(("127.0.0.1", 0))
+        if kind is ROUTER:
+            other.listen()
+        port = other.getsockname()[1]
+        try:
+            await server.start()
+            if kind is ROUTER:
+                own = server.status["ports"][0]
+                change(folder, kind, (f"ports = [{own}]", f"ports = [{own}, {port}]"))
+            else:
+                own = server.status["ports"]["quic"]
+                change(folder, kind, (f"quic_port = {own}", f"quic_port = {port}"))
+            found = await asyncio.to_thread(checked, kind, folder, 1)
+        finally:
+            await server.close()
+    assert found[f"port {own}"][0] == "ok"
+    assert "the running server has it" in found[f"port {own}"][1]
+    name = f"port {port}{'/udp' if kind is DS else ''}"
+    assert found[name][0] == "error"
+    assert "in use by another program" in found[name][1]
+
+
+async def test_all_addresses_are_the_servers_own_if_nobody_else_has_one_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    await asyncio.to_thread(make, ROUTER, folder)
+    server = started(ROUTER, folder)
+    with socket.socket() as other:
+        try:
+            await server.start()
+            port = server.status["ports"][0]
+            edit(folder, 'addresses = ["127.0.0.1"]', 'addresses = ["*"]')
+            alone = await asyncio.to_thread(checked, ROUTER, folder)
+            other.bind(("127.0.0.2", port))
+            other.listen()
+            found = await asyncio.to_thread(checked, ROUTER, folder, 1)
+        finally:
+            await server.close()
+    assert alone[f"port {port}"] == ("ok", "the running server has it, at all addresses")
+    assert found[f"port {port}"][0] == "error"
+
+
+async def test_a_busy_port_is_a_doubt_if_nobody_may_look_into_the_running_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "server"
+    await asyncio.to_thread(make, ROUTER, folder)
+    server = started(ROUTER, folder)
+    try:
+        await server.start()
+        monkeypatch.setattr(checking, "sockets_of", lambda pid: None)
+        found = await asyncio.to_thread(checked, ROUTER, folder)
+    finally:
+        await server.close()
+    grade, text = found[f"port {server.status['ports'][0]}"]
+    assert (grade, "cannot be seen" in text) == ("warning", True)
+
+
+def test_what_a_process_has_open_is_unknown_if_it_is_not_there() -> None:
+    assert ports.sockets_of(1 << 30) is None
+
+
+def test_a_port_that_the_settings_name_twice_is_an_error(tmp_path: Path) -> None:
+    make(ROUTER, tmp_path / "server")
+    text = (tmp_path / "server" / "router.toml").read_text()
+    port = re.search(r"^ports = \[(\d+)\]$", text, re.MULTILINE)
+    assert port is not None
+    edit(tmp_path / "server", 'plain_port = "off"', f"plain_port = {port[1]}")
+    found = checked(ROUTER, tmp_path / "server", code=1)[f"port {port[1]}"]
+    assert found == ("error", "the settings name it twice: choose another port for one of them.")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("*", "127.0.0.1", True),
+        ("::1", "*", True),
+        (ANY, "127.0.0.1", True),
+        ("127.0.0.1", ANY, True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("::", "::1", True),
+        ("::", "127.0.0.1", False),
+        (ANY, "::1", False),
+        ("127.0.0.1", "127.0.0.2", False),
+    ],
+)
+def test_addresses_that_cannot_have_the_same_port(one: str, other: str, expected: bool) -> None:
+    assert ports.overlap(one, other) is expected

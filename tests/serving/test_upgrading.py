@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
+import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from blindpost.serving.children import free_port
 from blindpost.serving.failures import OperatorError
 from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
-from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, make
+from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, http, make
 from tests.support.serving.kinds import started as server_of
 
 UPGRADES = 3
@@ -149,3 +153,62 @@ async def test_a_program_that_would_not_start_does_not_take_over(tmp_path: Path)
         assert "Nothing was changed" in told.stderr
         status = await router.ask("status")
         assert (status["state"], status["upgrades"]) == ("running", 0)
+
+
+async def test_a_port_that_another_program_has_does_not_end_the_running_router(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    await asyncio.to_thread(make, ROUTER, folder)
+    async with started(folder) as router:
+        own = router.status["ports"][0]
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            edit(folder, f"ports = [{own}]", f"ports = [{own}, {port}]")
+            told = await asyncio.to_thread(run, "router", "upgrade", "-c", folder, code=1)
+        assert f"port {port} is in use by another program" in told.stderr
+        assert "Nothing was changed" in told.stderr
+        status = await router.ask("status")
+        assert (status["state"], status["upgrades"]) == ("running", 0)
+
+
+async def test_a_router_is_upgraded_to_fewer_and_to_more_addresses_at_the_same_port(tmp_path: Path) -> None:
+    folder, changed = tmp_path / "one", ('addresses = ["127.0.0.1"]', 'addresses = ["*"]')
+    await asyncio.to_thread(make, ROUTER, folder)
+    async with started(folder) as router:
+        ports = router.status["ports"]
+        for number, (before, after) in enumerate((changed, changed[::-1]), 1):
+            edit(folder, before, after)
+            await asyncio.to_thread(run, "router", "upgrade", "-c", folder)
+            status = await router.ask("status")
+            assert (status["upgrades"], set(status["ports"])) == (number, set(ports))
+            await (await router.connect()).close()
+
+
+async def test_the_port_of_the_site_may_be_one_that_was_for_smp_before(tmp_path: Path) -> None:
+    folder, second = tmp_path / "one", free_port()
+    await asyncio.to_thread(make, ROUTER, folder)
+    first = re.search(r"ports = \[(\d+)\]", (folder / "router.toml").read_text())
+    assert first is not None
+    edit(folder, first[0], f"ports = [{first[1]}, {second}]")
+    async with started(folder) as router:
+        edit(folder, f"ports = [{first[1]}, {second}]", first[0])
+        edit(folder, 'plain_port = "off"', f"plain_port = {second}")
+        await asyncio.to_thread(run, "router", "upgrade", "-c", folder)
+        assert (await router.ask("status"))["upgrades"] == 1
+        assert (await http(second, "/"))[0] == 200
+
+
+async def test_a_program_that_ends_instead_of_serving_is_told_at_once(tmp_path: Path) -> None:
+    """Its settings are spoilt after it said that it would start."""
+    folder = tmp_path / "one"
+    await asyncio.to_thread(make, ROUTER, folder)
+    async with started(folder) as router:
+        asked: list[asyncio.Task[subprocess.CompletedProcess[str]]] = []
+
+        def upgrade() -> None:
+            words = ("router", "upgrade", "-c", folder)
+            asked.append(asyncio.create_task(asyncio.to_thread(run, *words, code=1)))
+
+        async with asked_program(folder, upgrade):
+            edit(folder, "quota = 128", "quota = 0")
+        assert "ended before it served" in (await asked[0]).stderr
+        assert await router.end() == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import sys
 import time
@@ -177,9 +178,9 @@ def hand_over(place: Place[Any], *, as_json: bool) -> None:
 def upgraded(place: Place[Any], *, as_json: bool) -> None:
     """Have the running server of a place replaced by the installed program; wait until that serves."""
     before = ask_running(place, "status")
-    with working("the installed program takes over ..."):
+    with working("the installed program takes over ..."), _watched(int(before["pid"])) as has_ended:
         ask_running(place, "upgrade")
-        now = _replaced(place, int(before["upgrades"]))
+        now = _replaced(place, int(before["upgrades"]), has_ended)
     if as_json:
         typer.echo(json.dumps({"from": before["version"], "to": now["version"], "state": now["state"]}))
     else:
@@ -188,13 +189,31 @@ def upgraded(place: Place[Any], *, as_json: bool) -> None:
             say("It waits: its standby has the database and serves.")
 
 
-def _replaced(place: Place[Any], upgrades: int) -> dict[str, Any]:
+@contextlib.contextmanager
+def _watched(pid: int) -> Iterator[Callable[[], bool]]:
+    """Whether a process has ended; one that cannot be seen from here, in another container, has not."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(select.select([process], (), (), 0)[0])
+    finally:
+        os.close(process)
+
+
+def _replaced(place: Place[Any], upgrades: int, has_ended: Callable[[], bool]) -> dict[str, Any]:
     end = time.monotonic() + UPGRADE_S_MAX
     while time.monotonic() < end:
         with contextlib.suppress(OperatorError):
             now = ask_running(place, "status")
             if now.get("upgrades", 0) > upgrades:
                 return now
+        if has_ended():
+            raise OperatorError(
+                f"{place.folder}: the installed program ended before it served. Its log says why."
+            )
         time.sleep(0.1)
     raise OperatorError(
         f"{place.folder}: the {place.title} does not answer after {UPGRADE_S_MAX:.0f} s. Its log says why."

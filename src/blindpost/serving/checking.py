@@ -32,6 +32,7 @@ from blindpost.serving.health import CLOCK_MIN, ROOM_MIN
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.listening import held_by_systemd, refused
 from blindpost.serving.place import Place
+from blindpost.serving.ports import overlap, sockets_at, sockets_of
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Seen
 from blindpost.store.file_locks import is_held
@@ -101,7 +102,8 @@ ChecksOf = Callable[[Any, bool], Checks]
 
 async def examine(place: Place[Any], checks_of: ChecksOf) -> list[Finding]:
     """Check everything about one server, in the order of a start."""
-    runs = _runs(place)
+    running = _running(place)
+    runs = running is not None
     checks = checks_of(place, runs)
     found = [
         Finding("settings", Grade.OK, str(place.file)),
@@ -116,7 +118,7 @@ async def examine(place: Place[Any], checks_of: ChecksOf) -> list[Finding]:
     found += _control_and_journal(place)
     metrics = place.settings.metrics
     ports = [*checks.ports, *([Port(metrics.address, metrics.port)] if metrics.enabled else [])]
-    found += [_port(port, runs) for port in ports]
+    found += [_port(port, ports[:number], running) for number, port in enumerate(ports)]
     if metrics.enabled and not _is_loopback(metrics.address):
         told = f"anybody who reaches {metrics.address} can read them: sums, without a password"
         found.append(Finding("metrics", Grade.WARNING, told, "let a firewall choose who reads them"))
@@ -126,14 +128,21 @@ async def examine(place: Place[Any], checks_of: ChecksOf) -> list[Finding]:
     return found
 
 
-def _runs(place: Place[Any]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A server that runs in the place already."""
+
+    sockets: frozenset[str] | None
+    """All that it has open; None if that cannot be seen."""
+
+
+def _running(place: Place[Any]) -> _Running | None:
     try:
-        ask(place.control, "status")
+        return _Running(sockets_of(int(ask(place.control, "status")["pid"])))
     except NotRunningError:
-        return is_held(place.lock)
+        return _Running(None) if is_held(place.lock) else None
     except OperatorError:
-        return place.control.exists()
-    return True
+        return _Running(None) if place.control.exists() else None
 
 
 async def _tried(subject: str, work: Callable[[], Awaitable[str]]) -> Finding:
@@ -254,23 +263,44 @@ def _control_and_journal(place: Place[Any]) -> Iterator[Finding]:
         yield Finding("journal", Grade.ERROR, str(error))
 
 
-def _port(port: Port, runs: bool) -> Finding:
+def _port(port: Port, before: Sequence[Port], running: _Running | None) -> Finding:
     udp = port.kind is socket.SOCK_DGRAM
     subject = f"port {port.number}{'/udp' if udp else ''}"
     where = "all addresses" if port.address == EVERYWHERE else port.address
     if not port.number:
         return Finding(subject, Grade.OK, f"the system chooses one, at {where}")
+    if any(port.kind is other.kind and _clash(port, other) for other in before):
+        return Finding(
+            subject, Grade.ERROR, "the settings name it twice: choose another port for one of them."
+        )
     try:
         for address in ("0.0.0.0", "::") if port.address == EVERYWHERE else (port.address,):  # noqa: S104
             _bind(address, port)
     except OSError as error:
-        if runs and error.errno == errno.EADDRINUSE:
-            return Finding(subject, Grade.OK, f"the running server has it, at {where}")
+        if running is not None and error.errno == errno.EADDRINUSE:
+            is_its_own = _is_of(running, port)
+            if is_its_own is None:
+                found = "in use, and whether the running server has it cannot be seen"
+                return Finding(subject, Grade.WARNING, found, "run this as root")
+            if is_its_own:
+                return Finding(subject, Grade.OK, f"the running server has it, at {where}")
         held = held_by_systemd(port.number) if error.errno == errno.EADDRINUSE and not udp else None
         if held is not None and "blindpost" in held[1]:
             return Finding(subject, Grade.OK, f"systemd ({held[0]}) holds it for {held[1]}")
         return Finding(subject, Grade.ERROR, refused(error, port.address, port.number))
     return Finding(subject, Grade.OK, f"free, at {where}")
+
+
+def _clash(one: Port, other: Port) -> bool:
+    return one.number == other.number and overlap(one.address, other.address)
+
+
+def _is_of(running: _Running, port: Port) -> bool | None:
+    """Whether it is the running server, and nobody else, that has a port; None if that cannot be seen."""
+    if running.sockets is None:
+        return None
+    there = sockets_at(port.address, port.number, port.kind)
+    return bool(there) and there <= running.sockets
 
 
 def _bind(address: str, port: Port) -> None:

@@ -60,6 +60,7 @@ class TcpListener:
         if left:
             made = [await loop.create_server(factory, sock=sock, backlog=ACCEPT_AT_ONCE) for sock in left]
         else:
+            _make_room(host, port)
             made = [await loop.create_server(factory, host, port, backlog=ACCEPT_AT_ONCE)]
         for server in made:
             let_wait(server)
@@ -117,6 +118,24 @@ def _passed_for(host: str | None, port: int) -> list[socket.socket]:
     for sock in found:
         _passed[sock] = True
     return [sock.dup() for sock in found]
+
+
+def _make_room(host: str | None, port: int) -> None:
+    """Close what was left open at this port and would be in the way of a new socket."""
+    for sockets in _inherited.values():
+        for sock in [sock for sock in sockets if _meets(sock, host, port)]:
+            sockets.remove(sock)
+            sock.close()
+
+
+def _meets(sock: socket.socket, host: str | None, port: int) -> bool:
+    at, at_port, *_ = sock.getsockname()
+    if host is None or at_port != port:
+        return bool(at_port == port)
+    there, wanted = ipaddress.ip_address(at), ipaddress.ip_address(host)
+    if there.version != wanted.version:
+        return False
+    return there == wanted or there.is_unspecified or wanted.is_unspecified
 
 
 def _is_at(sock: socket.socket, host: str | None, port: int) -> bool:

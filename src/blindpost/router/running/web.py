@@ -14,7 +14,7 @@ from blindpost.serving.failures import OperatorError
 from blindpost.serving.limits import AddressKeys, account_of
 from blindpost.serving.listening import listen_at
 from blindpost.serving.logs import log
-from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.listening import TcpListener
 from blindpost.transport.network import TCP, Network
 from blindpost.web.certificates import CertificateError, WebCertificate
 from blindpost.web.challenges import PROTOCOL
@@ -46,7 +46,7 @@ class RouterSite:
             self.renewal = Renewal(place)
             self._take_up()
         self._site = Site(self.facts, place.folder / web.folder if web.folder else None)
-        self._plain: asyncio.Server | None = None
+        self._plain: TcpListener | None = None
 
     @property
     def network(self) -> Network:
@@ -76,12 +76,10 @@ class RouterSite:
             return None
 
         async def opened(host: str | None, port: int) -> int:
-            loop = asyncio.get_running_loop()
-            self._plain = await loop.create_server(
-                lambda: Visitor(self._site.answer, self.visitors, None), host, port, backlog=ACCEPT_AT_ONCE
+            self._plain = await TcpListener.listen(
+                lambda: Visitor(self._site.answer, self.visitors, None), host, port
             )
-            let_wait(self._plain)
-            return int(self._plain.sockets[0].getsockname()[1])
+            return self._plain.ports[0]
 
         return await listen_at(opened, "127.0.0.1", port)
 
@@ -108,7 +106,7 @@ class RouterSite:
 
     def close(self) -> None:
         if self._plain is not None:
-            self._plain.close()
+            self._plain.stop()
         self.visitors.close()
 
     def facts(self) -> Facts:
