@@ -24,7 +24,7 @@ class Supervised:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.restarts = 0
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Start it again whenever it ends, until `stop`."""
@@ -32,18 +32,25 @@ class Supervised:
         while True:
             started = time.monotonic()
             code = await asyncio.to_thread(self.child.wait)
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if time.monotonic() - started > _STEADY_S:
                 delay = _DELAY_S
             self.restarts += 1
             log.error("%s ended with code %d; it starts again in %.1f s", self.child.kind, code, delay)
-            await asyncio.sleep(delay)
+            if await self._told_to_stop_within(delay):
+                return
             delay = min(2 * delay, _DELAY_S_MAX)
             try:
                 self.child.spawn()
             except OSError as error:  # such as no memory, which may have ended the last one too
                 log.error("%s could not be started: %s", self.child.kind, error.strerror)
+
+    async def _told_to_stop_within(self, delay_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     async def wait_up(self, stop: asyncio.Event) -> None:
         """Until it answers at its control socket; its first start must not fail."""
@@ -57,8 +64,8 @@ class Supervised:
                 ) from error
 
     async def stop(self) -> None:
-        """Let it answer what it accepted."""
-        self._stopping = True
+        """Let it answer what it accepted; one that does not run is not started again."""
+        self._stopping.set()
         if self.child.runs:
             started = time.monotonic()
             await asyncio.to_thread(self.child.end)
@@ -70,10 +77,11 @@ class Supervised:
 async def running(children: Sequence[Child], stop: asyncio.Event) -> AsyncIterator[list[Supervised]]:
     """All of them run while the block lasts, and none after it; `stop` ends the wait for their start too."""
     supervised = [Supervised(child) for child in children]
-    for child in children:
-        child.spawn()
-    tasks = [asyncio.create_task(one.run()) for one in supervised]
+    tasks = []
     try:
+        for one in supervised:
+            one.child.spawn()
+            tasks.append(asyncio.create_task(one.run()))
         for one in supervised:
             await one.wait_up(stop)
         yield supervised
