@@ -157,10 +157,9 @@ def restore(
             if database is not None:
                 schema = database.load(fresh / DUMP, replace=force)
                 (fresh / DUMP).unlink()
-            if aside is not None:
-                folder.rename(aside)
-        if folder.exists():
-            folder.rmdir()
+            if folder.exists():
+                _give_all(fresh, folder.stat())
+                folder.rename(aside) if aside is not None else folder.rmdir()
         fresh.rename(folder)
         sync_folder(folder.parent)
     return Aside(aside, schema)
@@ -216,6 +215,15 @@ def _copied(folder: Path, config_name: str) -> list[str]:
     """All files of a backup but its settings, which may be edited before they are restored."""
     names = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     return sorted(name for name in names if name != config_name)
+
+
+def _give_all(folder: Path, like: os.stat_result) -> None:
+    """What root restores belongs to the owner of what it replaces: the folder last, so that nobody enters."""
+    if os.geteuid() != 0:
+        return
+    with contextlib.suppress(PermissionError):  # a root without that right, as in a container
+        for path in (*folder.rglob("*"), folder):
+            os.chown(path, like.st_uid, like.st_gid, follow_symlinks=False)
 
 
 def _digest(file: Path) -> str:

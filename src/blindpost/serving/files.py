@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blindpost.serving.failures import about_file
 from blindpost.store.file_locks import alone_in
+from blindpost.store.owners import give
 
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -20,13 +21,15 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, 
 def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
     """Replace whatever is at `path` by `content`; after a crash the old or the new file is there.
 
-    Of several processes that do so at once the last one wins.
+    Of several processes that do so at once the last one wins. What root writes belongs to the owner of what
+    it replaces, or else of the folder.
     """
     fresh = path.with_name(f".{path.name}.new")
     with telling(path), alone_in(path.parent):
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
+            give(descriptor, (path if os.path.lexists(path) else path.parent).lstat())
             file.write(content)
             file.flush()
             os.fsync(descriptor)

@@ -10,6 +10,7 @@ from pathlib import Path
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import telling
 from blindpost.store.file_locks import take
+from blindpost.store.owners import open_file
 
 
 class RunningError(OperatorError):
@@ -20,7 +21,7 @@ class RunningError(OperatorError):
 def locked(lock: Path, running: str) -> Iterator[None]:
     """Lock a folder; `running` is the message if somebody else holds it."""
     with telling(lock):
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_file(lock)
     try:
         if not take(descriptor):
             raise RunningError(f"{lock.parent}: {running}")

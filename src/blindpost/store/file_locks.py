@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from blindpost.store.owners import open_file
+
 _PAUSES_S = (0.01, 0.05, 0.2)
 
 
@@ -28,7 +30,7 @@ def take(descriptor: int) -> bool:
 @contextlib.contextmanager
 def in_turn(lock: Path) -> Iterator[None]:
     """Wait until nobody else is here, for as long as that takes."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = open_file(lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -24,6 +24,7 @@ import lmdb
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
 from blindpost.store.file_locks import is_held, take
+from blindpost.store.owners import open_file
 from blindpost.wire.frozen import dataclass
 
 META = "meta"
@@ -31,6 +32,7 @@ _VERSION_KEY = b"schema version"
 _PROBE_KEY = b"probe"
 _OWNER_KEY = b"owner"
 _LOCK_FILE = "owner.lock"
+_READERS_FILE = "lock.mdb"
 _MAP_START = 64 << 20
 _GROWTH_MAX = 16 << 30
 _DATA_FILE = "data.mdb"
@@ -165,7 +167,7 @@ class LmdbStore:
         """Lock the store itself, by whatever path it was opened; one process at a time writes."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+            lock = open_file(self._folder / _LOCK_FILE)
         except OSError as error:
             raise StoreFailedError(f"the store cannot be opened: {error}") from error
         if not take(lock):
@@ -342,6 +344,9 @@ def _opened(folder: Path, *, lock: bool = True, **options: Any) -> lmdb.Environm
     The library leaves out pages at the end that were freed before they were written. So a file that is too
     short may still be whole; a process of its own reads everything to find out.
     """
+    if lock:
+        with contextlib.suppress(OSError):  # the library says what is wrong
+            os.close(open_file(folder / _READERS_FILE))
     environment = lmdb.open(str(folder), lock=lock, **options)
     try:
         needed, size = _needed_size(environment), (folder / _DATA_FILE).stat().st_size

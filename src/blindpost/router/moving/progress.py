@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from blindpost.store.owners import open_file
+
 Progress = Callable[[str, int, int | None], None]
 """Called with the current step, how much of it is done, and the total if known."""
 
@@ -73,7 +75,7 @@ class Report:
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._descriptor = open_file(path)
         os.ftruncate(self._descriptor, keep_bytes)
         self._size = keep_bytes
         self._pending: list[str] = []
