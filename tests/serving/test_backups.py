@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Awaitable, Iterator
@@ -24,7 +25,7 @@ from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_postgres import SCHEMA
 from blindpost.serving.backups import DUMP
 from blindpost.serving.failures import OperatorError
-from blindpost.store import dumps
+from blindpost.store import copying, dumps
 from tests.support.serving.commands import ENVIRONMENT, run
 from tests.support.serving.kinds import CANARY, DS, NTF, ROUTER, Kind, change, make, started
 from tests.support.store.postgres import PostgresServer, programs
@@ -197,3 +198,55 @@ def test_a_stopped_notification_router_is_backed_up_with_its_key_if_asked(tmp_pa
     (tmp_path / "with" / "keys" / "ntf.pem").unlink()
     assert "ntf.pem" in run("ntf", "restore", tmp_path / "with", "--to", tmp_path / "b", code=1).stderr
     assert not (tmp_path / "b").exists()
+
+
+class Asked:
+    """A running notification router, which may write beside its own store only."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.copies: list[Path] = []
+        self.fails = fails
+
+    def __call__(self, control: Path, command: str, *, timeout_s: float, to: str) -> dict[str, object]:
+        assert (command, timeout_s) == ("copy-store", ntf_backup.COPY_S_MAX)
+        self.copies.append(Path(to))
+        copying.copy(control.parent / "ntf.db", Path(to))
+        if self.fails:
+            raise OperatorError("the disk is full.")
+        return {}
+
+
+@pytest.mark.parametrize("other_disk", [False, True])
+def test_a_running_notification_router_writes_its_copy_beside_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_disk: bool
+) -> None:
+    folder = tmp_path / "server"
+    make(NTF, folder)
+    before = {path.name for path in folder.iterdir()}
+    place, asked = NtfPlace.read(folder), Asked()
+    monkeypatch.setattr(ntf_backup, "ask", asked)
+    (folder / ".ntf.db.copy").write_bytes(b"left by a command that was killed")
+    if other_disk:
+        rename = Path.rename
+
+        def refused(path: Path, target: Path) -> Path:
+            if path.name == ".ntf.db.copy":
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            return rename(path, target)
+
+        monkeypatch.setattr(Path, "rename", refused)
+    ntf_backup.back_up(place, tmp_path / "backup", with_ca_key=False, with_store_key=False)
+    assert [copy.parent for copy in asked.copies] == [folder]
+    assert (tmp_path / "backup" / "ntf.db").read_bytes() == (folder / "ntf.db").read_bytes()
+    assert {path.name for path in folder.iterdir()} == before | {"backup.lock"}
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "server"
+    make(NTF, folder)
+    before = {path.name for path in folder.iterdir()}
+    monkeypatch.setattr(ntf_backup, "ask", Asked(fails=True))
+    with pytest.raises(OperatorError, match="the disk is full"):
+        ntf_backup.back_up(NtfPlace.read(folder), tmp_path / "b", with_ca_key=False, with_store_key=False)
+    assert {path.name for path in folder.iterdir()} == before | {"backup.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"server"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from blindpost.ntf.process import KIND
@@ -12,8 +13,14 @@ from blindpost.serving import backups
 from blindpost.serving.backups import Aside, Contents, Database
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import telling
 from blindpost.serving.identity import Identity
+from blindpost.store import copying
+from blindpost.store.file_locks import in_turn
 from blindpost.store.sqlite import NTF, UNUSABLE, SqliteStore
+
+COPY_S_MAX = 86_400.0
+"""A router that ends meanwhile is noticed at once; one that copies may have much to copy."""
 
 
 def contents_of(place: NtfPlace) -> Contents:
@@ -56,8 +63,7 @@ def back_up(place: NtfPlace, target: Path, *, with_ca_key: bool, with_store_key:
 def _copy(place: NtfPlace, target: Path) -> None:
     """Only one process may open the file: a running router, or this one."""
     try:
-        ask(place.control, "copy-store", to=str(target))
-        return
+        return _fetch(place, target)
     except NotRunningError:
         pass
     try:
@@ -69,6 +75,26 @@ def _copy(place: NtfPlace, target: Path) -> None:
                 store.close()
     except UNUSABLE as error:
         raise OperatorError(f"{place.database}: {error}.") from error
+
+
+def _fetch(place: NtfPlace, target: Path) -> None:
+    """A running router may be allowed to write nowhere else: it copies its file beside it, and we take that.
+
+    What a command that was killed left there is replaced.
+    """
+    copy = place.database.with_name(f".{place.database.name}.copy")
+    with telling(target), in_turn(place.folder / "backup.lock"):
+        try:
+            copy.unlink(missing_ok=True)
+            ask(place.control, "copy-store", timeout_s=COPY_S_MAX, to=str(copy))
+            try:
+                copy.rename(target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                copying.copy(copy, target)
+        finally:
+            copy.unlink(missing_ok=True)
 
 
 def restore(backup: Path, folder: Path, *, force: bool) -> Aside:
