@@ -56,10 +56,10 @@ def test_a_backup_or_a_key_does_not_go_into_the_servers_own_folder(tmp_path: Pat
     assert (tmp_path / "router" / "keys" / "ca.key").exists()
 
 
-def test_a_backup_has_nothing_from_beside_the_servers_folder(tmp_path: Path) -> None:
+def test_a_store_beside_the_servers_folder_is_not_backed_up(tmp_path: Path) -> None:
     make(DS, tmp_path / "ds")
-    (tmp_path / "ds" / "tokens").rename(tmp_path / "tokens")
-    configure(tmp_path / "ds", "[auth]", '[auth]\ntokens = "../tokens"')
+    (tmp_path / "ds" / "store").rename(tmp_path / "store")
+    configure(tmp_path / "ds", "[store]", '[store]\nfolder = "../store"')
     (tmp_path / "copies").mkdir()
     told = refused("ds", "backup", tmp_path / "copies" / "one", "-c", tmp_path / "ds")
     assert "Copy it by hand: a backup covers one folder." in told

@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from blindpost.crypto.entropy import system_entropy
+from blindpost.crypto.webpush import new_key_pem
 from blindpost.serving.children import free_port
 from blindpost.serving.control import ask
 from blindpost.serving.failures import OperatorError
@@ -182,3 +184,24 @@ async def test_a_key_that_comes_later_is_not_ignored(tmp_path: Path) -> None:
     assert "Set key_file and key_id of [apns] there" in said.stderr
     said = await asyncio.to_thread(run, "up", tmp_path / "home", *later[2:], code=2)
     assert "say in which file it is" in said.stderr
+
+
+async def test_the_key_of_apple_is_kept_with_the_notification_router(tmp_path: Path) -> None:
+    key = tmp_path / "AuthKey_A1.p8"
+    key.write_bytes(new_key_pem(system_entropy))
+    words = f"blindpost up {tmp_path}/home --host 127.0.0.1 --apns-key {key} --apns-key-id A1 --page-port 0"
+    first = f"{words} --port {free_port()} --ntf-port {free_port()}"
+    kept = tmp_path / "home" / "ntf" / "apple.p8"
+    for command in (first, words):
+        async with terminal(command, tmp_path) as servers:
+            await servers.read(r"http://\S+")
+        assert kept.read_bytes() == key.read_bytes()
+        assert kept.stat().st_mode & 0o077 == 0
+    kept.unlink()
+    key.write_bytes(new_key_pem(system_entropy))
+    async with terminal(words, tmp_path) as servers:
+        await servers.read(r"http://\S+")
+    assert kept.read_bytes() == key.read_bytes(), "a start that was killed before it was copied"
+    key.write_bytes(new_key_pem(system_entropy))
+    said = await asyncio.to_thread(run, *words.split()[1:], code=1)
+    assert "Set key_file and key_id of [apns] there" in said.stderr

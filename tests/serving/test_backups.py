@@ -23,6 +23,7 @@ from blindpost.ntf.process import open_store as open_ntf
 from blindpost.ntf.settings import NtfPlace
 from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_postgres import SCHEMA
+from blindpost.ops import actions
 from blindpost.serving.backups import DUMP
 from blindpost.serving.failures import OperatorError
 from blindpost.store import copying, dumps
@@ -141,7 +142,7 @@ def test_a_database_of_the_others_is_restored_where_it_was_empty(
         ds_backup.back_up(DsPlace.read(folder), backup)
     change(backup, kind, (database, second))
     restored = (ntf_backup if kind is NTF else ds_backup).restore(backup, tmp_path / "new", force=False)
-    assert restored == (None, None)
+    assert restored == (None, None, [])
     if kind is NTF:
         asyncio.run(opens(open_ntf(NtfPlace.read(tmp_path / "new"))))
     else:
@@ -250,3 +251,46 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         ntf_backup.back_up(NtfPlace.read(folder), tmp_path / "b", with_ca_key=False, with_store_key=False)
     assert {path.name for path in folder.iterdir()} == before | {"backup.lock"}
     assert {path.name for path in tmp_path.iterdir()} == {"server"}
+
+
+def test_keys_and_certificates_outside_are_named_and_needed_where_a_backup_is_restored(
+    tmp_path: Path,
+) -> None:
+    apart, folder = tmp_path / "apart", tmp_path / "ds"
+    apart.mkdir()
+    make(DS, folder)
+    for name in ("ds.crt", "ds.key", "tokens"):
+        (folder / name).rename(apart / name)
+    identity = f'[identity]\ncertificate = "{apart}/ds.crt"\nkey = "../apart/ds.key"\n\n'
+    change(folder, DS, ("[auth]", f'{identity}[auth]\ntokens = "{apart}/tokens"'))
+    told = json.loads(run("ds", "backup", tmp_path / "backup", "-c", folder, "--json").stdout)
+    assert told["left_out"] == [f"{apart}/ds.crt", f"{folder}/../apart/ds.key", f"{apart}/tokens"]
+    said = run("ds", "backup", tmp_path / "second", "-c", folder).stdout
+    assert said.count("lies outside the server's folder and is not in it") == 3
+    on_page = asyncio.run(actions.backup("ds", folder, {}))
+    assert f"machine. {apart}/ds.crt lies outside and is not in it. " in on_page
+    run("ds", "restore", tmp_path / "backup", "--to", tmp_path / "new")
+    run("ds", "check", "-c", tmp_path / "new")
+    for name in ("ds.crt", "ds.key"):
+        (apart / name).unlink()
+    words = ("ds", "restore", tmp_path / "backup", "--to", folder, "--force")
+    assert json.loads(run(*words, "--json").stdout)["missing"] == [
+        f"{apart}/ds.crt",
+        f"{folder}/../apart/ds.key",
+    ]
+    assert run(*words).stdout.count("was in no backup: put it back first") == 2
+
+
+def test_a_store_key_that_is_kept_apart_does_not_prevent_a_backup(tmp_path: Path) -> None:
+    folder, apart = tmp_path / "ntf", tmp_path / "store.key"
+    make(NTF, folder)
+    (folder / "store.key").rename(apart)
+    change(folder, NTF, ('key_file = "store.key"', f'key_file = "{apart}"'))
+    change(folder, NTF, ('key_file = ""\nkey_id = ""', f'key_file = "{tmp_path}/apple.p8"\nkey_id = "X"'))
+    words = ("ntf", "backup", tmp_path / "backup", "-c", folder)
+    assert "Copy it by hand" in run(*words, "--with-store-key", code=1).stderr
+    assert "The key of the store is not in it" in run(*words).stdout
+    said = run("ntf", "restore", tmp_path / "backup", "--to", folder, "--force").stdout
+    assert f"{tmp_path}/apple.p8 lies outside" in said
+    assert apart.exists()
+    assert not (folder / "store.key").exists()

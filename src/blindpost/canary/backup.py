@@ -10,15 +10,15 @@ from pathlib import Path
 
 from blindpost.canary.settings import CanaryPlace
 from blindpost.serving import backups
-from blindpost.serving.backups import Aside, Contents
+from blindpost.serving.backups import Aside, Contents, Made
 
 
 def contents_of(place: CanaryPlace) -> Contents:
     return Contents(None)
 
 
-def back_up(place: CanaryPlace, target: Path) -> int:
-    """Write a backup to a new folder; returns its size in bytes. The canary may be running."""
+def back_up(place: CanaryPlace, target: Path) -> Made:
+    """Write a backup to a new folder. The canary may be running."""
     return backups.back_up(place, contents_of(place), None, target)
 
 

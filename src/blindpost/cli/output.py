@@ -25,7 +25,7 @@ from blindpost.serving.place import WAITING, Place, ask_running
 
 if TYPE_CHECKING:
     from blindpost.router.running.settings import RouterPlace
-    from blindpost.serving.backups import Aside
+    from blindpost.serving.backups import Aside, Made
 
 
 UPGRADE_S_MAX = 120.0
@@ -131,30 +131,36 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
         raise OperatorError(f"--set: a new configuration has no {error.args[0]}.") from error
 
 
-def tell_backup(work: Callable[[], int], folder: Path, apart: Sequence[str], *, as_json: bool) -> None:
-    """Make a backup and say how large it is, and which keys are not in it."""
+def tell_backup(work: Callable[[], Made], folder: Path, apart: Sequence[str], *, as_json: bool) -> None:
+    """Make a backup and say how large it is, and which keys and other files are not in it."""
     started = time.monotonic()
     with working("copying ..."):
-        size = work()
+        size, left_out = work()
     taken = time.monotonic() - started
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}))
+        told_left_out = {"left_out": [str(file) for file in left_out]}
+        made = {"folder": str(folder), "bytes": size, "seconds": round(taken, 3), **told_left_out}
+        typer.echo(json.dumps(made))
         return
     told = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{max(1, size // 1000)} kB"
     say(f"Backed up {told} to {folder} in {taken:.1f} s.")
     for key in apart:
         say(f"The {key} is not in it; keep it apart.")
+    for file in left_out:
+        say(f"{file} lies outside the server's folder and is not in it: keep a copy.")
 
 
 def tell_restored(work: Callable[[], Aside], to: Path, word: str, *, as_json: bool) -> None:
     """Restore a backup and say where what was there before is now."""
     with working("copying ..."):
-        aside, schema = work()
+        aside, schema, missing = work()
     if as_json:
         moved = {"moved_aside": None if aside is None else str(aside), "schema_moved_aside": schema}
-        typer.echo(json.dumps({"folder": str(to), **moved}))
+        typer.echo(json.dumps({"folder": str(to), **moved, "missing": [str(file) for file in missing]}))
         return
     say(f"Restored to {to}. Start it with `blindpost {word} start -c {quoted(to)}`.")
+    for file in missing:
+        say(f"{file} lies outside and was in no backup: put it back first.")
     if aside is not None:
         say(f"What was there before is now in {aside}; delete it when you are sure.")
     if schema is not None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PAGE_PORT = 8823
 _KEPT = "page.token"
+_APPLE = "apple.p8"
 _HISTORY = "page.history.json"
 
 ListenOption = Annotated[
@@ -112,9 +113,9 @@ def up(
     with locked(folder / "up.lock", running):
         _set_up("router", parts[0], host, smp_port, "--no-qr", *(["--open"] if is_open else []))
         if with_ntf:
-            if apns_key is not None and parts[1].exists():
-                _check_apple(parts[1] / "ntf.toml", apns_key, apns_key_id)
             _set_up("ntf", parts[1], host, ntf_port, *_apple(apns_key, apns_key_id))
+            if apns_key is not None:
+                _keep_apple(parts[1] / "ntf.toml", apns_key, apns_key_id)
         token = _token(folder / _KEPT)
         logs.set_up("plain", "info")
         servers = [find(part) for part in parts]
@@ -122,10 +123,10 @@ def up(
 
 
 def _apple(key: Path | None, key_id: str) -> list[str]:
-    """Apple's key as settings of a new notification router."""
+    """Apple's key as settings of a new notification router, which gets a copy of it."""
     if key is None:
         return []
-    return ["--set", f"apns.key_file={json.dumps(str(key.absolute()))}", "--set", f'apns.key_id="{key_id}"']
+    return ["--set", f'apns.key_file="{_APPLE}"', "--set", f"apns.key_id={json.dumps(key_id)}"]
 
 
 def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str) -> None:
@@ -168,16 +169,18 @@ def _check_unchanged(config: Path, host: str, port: int | None) -> None:
         )
 
 
-def _check_apple(config: Path, key: Path, key_id: str) -> None:
+def _keep_apple(config: Path, key: Path, key_id: str) -> None:
     """Apple's key is set once too: another one, or one that comes later, belongs into the settings."""
     from blindpost.serving.toml_text import read_toml
 
     try:
         apns = read_toml(config.read_text(encoding="utf-8"))["apns"]
-        known = (config.parent / str(apns["key_file"]), str(apns["key_id"]))
+        known, known_id = config.parent / str(apns["key_file"]), str(apns["key_id"])
     except (OSError, ValueError, LookupError, TypeError):
         return  # the server itself says what is wrong with its file
-    if known != (key.absolute(), key_id):
+    if known == config.parent / _APPLE and not known.exists():
+        write_file(known, read_file(key))
+    if known_id != key_id or not known.is_file() or read_file(known) != read_file(key):
         raise OperatorError(
             f"{config}: set up without this key of Apple's. Set key_file and key_id of [apns] there, "
             "and leave --apns-key out."

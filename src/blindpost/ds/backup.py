@@ -11,7 +11,7 @@ from blindpost.ds.settings import DsPlace
 from blindpost.ds.tables import LARGE_FOLDER
 from blindpost.engine.loop import StoreFailedError
 from blindpost.serving import backups
-from blindpost.serving.backups import Aside, Contents, Database
+from blindpost.serving.backups import Aside, Contents, Database, Made
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
 from blindpost.store.lmdb import copy_store
@@ -40,8 +40,8 @@ def check(place: DsPlace) -> None:
     own_pair(place)
 
 
-def back_up(place: DsPlace, target: Path) -> int:
-    """Write a backup to a new folder; returns its size in bytes. The service may be running."""
+def back_up(place: DsPlace, target: Path) -> Made:
+    """Write a backup to a new folder. The service may be running."""
     return backups.back_up(place, contents_of(place), lambda store: _copy(place, store), target)
 
 

@@ -10,7 +10,7 @@ from blindpost.ntf.push_keys import former_files
 from blindpost.ntf.schema_sqlite import MIGRATIONS
 from blindpost.ntf.settings import NtfPlace
 from blindpost.serving import backups
-from blindpost.serving.backups import Aside, Contents, Database
+from blindpost.serving.backups import Aside, Contents, Database, Made
 from blindpost.serving.control import NotRunningError, ask
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import telling
@@ -53,8 +53,8 @@ def check(place: NtfPlace) -> None:
     Identity(place.keys, KIND).load(place.fingerprint)
 
 
-def back_up(place: NtfPlace, target: Path, *, with_ca_key: bool, with_store_key: bool) -> int:
-    """Write a backup to a new folder; returns its size in bytes. The router may be running."""
+def back_up(place: NtfPlace, target: Path, *, with_ca_key: bool, with_store_key: bool) -> Made:
+    """Write a backup to a new folder. The router may be running."""
     keys = {Identity(place.keys, KIND).ca_key: with_ca_key, place.key_file: with_store_key}
     wanted = tuple(key for key, is_wanted in keys.items() if is_wanted)
     return backups.back_up(place, contents_of(place), lambda store: _copy(place, store), target, wanted)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK, WITHOUT
 from blindpost.ops.wording import size
+from blindpost.serving.backups import Made
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
 
@@ -39,29 +40,30 @@ async def backup(word: str, folder: Path, _form: Form) -> str:
     """`backup` of a server into a new folder beside its own."""
     target = backups_of(folder) / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
 
-    def work() -> int:
+    def work() -> Made:
         make_folder(target.parent)
         return _BACK_UP[word](folder, target)
 
-    written = await asyncio.to_thread(work)
-    return f"Backed up {size(written)} to {target}{WITHOUT[word]}. Copy it to another machine."
+    made = await asyncio.to_thread(work)
+    without = "".join(f" {file} lies outside and is not in it." for file in made.left_out)
+    return f"Backed up {size(made.size)} to {target}{WITHOUT[word]}. Copy it to another machine.{without}"
 
 
-def _back_up_router(folder: Path, target: Path) -> int:
+def _back_up_router(folder: Path, target: Path) -> Made:
     from blindpost.router.running.backup import back_up
     from blindpost.router.running.settings import RouterPlace
 
     return back_up(RouterPlace.read(folder), target, with_ca_key=False)
 
 
-def _back_up_ntf(folder: Path, target: Path) -> int:
+def _back_up_ntf(folder: Path, target: Path) -> Made:
     from blindpost.ntf.backup import back_up
     from blindpost.ntf.settings import NtfPlace
 
     return back_up(NtfPlace.read(folder), target, with_ca_key=False, with_store_key=False)
 
 
-def _back_up_ds(folder: Path, target: Path) -> int:
+def _back_up_ds(folder: Path, target: Path) -> Made:
     from blindpost.ds.backup import back_up
     from blindpost.ds.settings import DsPlace
 

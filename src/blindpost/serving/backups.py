@@ -38,16 +38,29 @@ class Database(Protocol):
         """The name under which what was there before is kept, if anything was."""
 
 
+class Made(NamedTuple):
+    """A backup that was written."""
+
+    size: int
+    left_out: Sequence[Path] = ()
+    """Files of the server that are not in it, because they lie outside its folder."""
+
+
 class Aside(NamedTuple):
     """Where a restore left what was there before."""
 
     folder: Path | None = None
     schema: str | None = None
+    missing: Sequence[Path] = ()
+    """Files outside the folder that the restored server needs, and that are not there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What belongs to a server besides its configuration; all paths are below its folder."""
+    """What belongs to a server besides its configuration.
+
+    Files outside its folder are in no backup, and named instead; a store there cannot be backed up.
+    """
 
     store: Path | None
     """A file, or a folder with what `store_file` names in it; None if a database has it, or nobody."""
@@ -64,14 +77,21 @@ class Contents:
         file = None if self.store is None else self.store / self.store_file
         return file is None or (file.exists() and file.stat().st_size > 0)
 
-    def within(self, folder: Path) -> None:
-        """Refuse paths that a copy of the folder would not contain."""
-        stores = () if self.store is None else (self.store,)
-        for path in (*stores, *self.files, *self.optional, *self.apart):
-            if Path(os.path.abspath(folder)) not in Path(os.path.abspath(path)).parents:
+    def within(self, folder: Path, keys: Sequence[Path] = ()) -> None:
+        """Refuse a store, or keys that are asked for, if a copy of the folder would not contain them."""
+        for path in (*(() if self.store is None else (self.store,)), *keys):
+            if not _is_within(path, folder):
                 raise OperatorError(
                     f"{path}: this is outside {folder}. Copy it by hand: a backup covers one folder."
                 )
+
+    def outside(self, folder: Path) -> list[Path]:
+        """The other files that a copy of the folder would not contain."""
+        return [path for path in (*self.files, *self.optional) if not _is_within(path, folder)]
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    return Path(os.path.abspath(folder)) in Path(os.path.abspath(path)).parents
 
 
 def back_up(
@@ -80,15 +100,16 @@ def back_up(
     copy_store: Callable[[Path], None] | None,
     target: Path,
     with_keys: Sequence[Path] = (),
-) -> int:
-    """Write a backup to a new folder; returns its size in bytes. The store may be in use."""
+) -> Made:
+    """Write a backup to a new folder. The store may be in use."""
     if target.exists():
         raise OperatorError(f"{target}: this exists already. Name a new folder.")
     if target.resolve().is_relative_to(place.folder.resolve()):
         raise OperatorError(
             f"{target}: this is in the server's own folder, which a restore replaces. Name one outside of it."
         )
-    contents.within(place.folder)
+    contents.within(place.folder, with_keys)
+    left_out = contents.outside(place.folder)
     if not contents.is_there:
         raise OperatorError(f"{contents.store}: the store is missing, there is nothing to back up.")
     fresh = target.with_name(f".{target.name}.new")
@@ -103,6 +124,8 @@ def back_up(
         write_file(fresh / place.config_name(), read_file(place.file))
         there = [file for file in contents.optional if file.exists()]
         for file in (*contents.files, *there, *with_keys):
+            if file in left_out:
+                continue
             copied = fresh / file.relative_to(place.folder)
             make_folder(copied.parent)
             write_file(copied, read_file(file))
@@ -115,7 +138,8 @@ def back_up(
         write_file(fresh / MANIFEST, json.dumps(manifest).encode())
         fresh.rename(target)
         sync_folder(target.parent)
-        return sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+        size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+        return Made(size, [file for file in left_out if file.exists()])
 
 
 def restore(
@@ -162,7 +186,7 @@ def restore(
                 folder.rename(aside) if aside is not None else folder.rmdir()
         fresh.rename(folder)
         sync_folder(folder.parent)
-    return Aside(aside, schema)
+    return Aside(aside, schema, [file for file in contents_of(place).outside(folder) if not file.exists()])
 
 
 @contextlib.contextmanager
@@ -201,7 +225,8 @@ def _checked(
     contents = contents_of(place)
     if not contents.is_there or (contents.database is not None and not (backup / DUMP).exists()):
         raise OperatorError(f"{backup}: the store is missing in this backup. Take another backup.")
-    check(place)
+    if not set(contents.files) & set(contents.outside(backup)):  # which may be made, or mounted, later
+        check(place)
     return place
 
 
@@ -246,8 +271,10 @@ def _check_copied(backup: Path, fresh: Path) -> None:
 def _keep_apart(contents: Contents, old: Path, new: Path) -> None:
     """Keys left out of a backup stay in place, if they belong to its content."""
     for key, belongs_to in contents.apart.items():
+        if not _is_within(key, old) or not key.exists():
+            continue
         kept = new / key.relative_to(old)
-        if not key.exists() or kept.exists():
+        if kept.exists():
             continue
         if belongs_to is None or (
             belongs_to.exists() and read_file(belongs_to) == read_file(new / belongs_to.relative_to(old))

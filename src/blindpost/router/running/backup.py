@@ -8,7 +8,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.router.running.settings import RouterPlace
 from blindpost.router.running.stores import DATA_FILE, in_database
 from blindpost.serving import backups
-from blindpost.serving.backups import Aside, Contents, Database
+from blindpost.serving.backups import Aside, Contents, Database, Made
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.identity import Identity
 from blindpost.store.lmdb import copy_store
@@ -38,8 +38,8 @@ def check(place: RouterPlace) -> None:
     Identity(place.keys).load(place.fingerprint)
 
 
-def back_up(place: RouterPlace, target: Path, *, with_ca_key: bool) -> int:
-    """Write a backup to a new folder; returns its size in bytes. The router may be running."""
+def back_up(place: RouterPlace, target: Path, *, with_ca_key: bool) -> Made:
+    """Write a backup to a new folder. The router may be running."""
 
     def copied(store: Path) -> None:
         try:
