@@ -14,9 +14,11 @@ import pytest
 
 from blindpost.serving import control, http
 from blindpost.serving.control import ControlSocket
+from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import Health
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.sections import MetricsSection
+from tests.support.serving import kinds as serving
 from tests.support.serving.waiting import until
 
 ASK = b'{"command": "status"}\n'
@@ -113,3 +115,38 @@ async def test_control_connections_make_room_for_new_ones(
     for _, writer in opened:
         writer.close()
     await listening.close()
+
+
+async def render() -> str:
+    return ""
+
+
+async def test_metrics_move_between_addresses_at_the_same_port_and_stay_where_they_are_if_they_cannot() -> (
+    None
+):
+    listener = MetricsListener(render, lambda: Health(True, "fine"))
+    port = await listener.move(MetricsSection(enabled=True, port=0))
+    assert port is not None
+
+    def at(address: str) -> MetricsSection:
+        return MetricsSection(enabled=True, address=address, port=port)
+
+    with pytest.raises(OperatorError, match="cannot be listened on"):
+        await listener.move(at("192.0.2.1"))  # nobody has this address
+    for address, others in (("*", True), ("127.0.0.1", False), ("*", True)):
+        assert (await serving.http(port, "/live"))[0] == 200
+        assert await listener.move(at(address)) == port
+        assert await is_served("127.0.0.2", port) is others
+    assert await listener.move(MetricsSection(enabled=False, port=port)) is None
+    assert not await is_served("127.0.0.1", port)
+    assert await listener.move(at("127.0.0.1")) == port
+    await listener.close()
+
+
+async def is_served(address: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True

@@ -23,18 +23,25 @@ class MetricsListener:
         self._health = health
         self._server: asyncio.Server | None = None
         self._at: tuple[str, int] | None = None
+        self._port: int | None = None
         self._open = 0
 
     async def move(self, metrics: MetricsSection) -> int | None:
         """Listen only where the settings say; returns the port. If that fails, nothing changes."""
-        before = self._server
         wanted = (metrics.address, metrics.port) if metrics.enabled else None
-        if before is None or wanted is None or wanted != self._at:
-            self._server = None if wanted is None else await self._listening(*wanted)
-            self._at = wanted
-            if before is not None:
-                before.close()
-        return None if self._server is None else int(self._server.sockets[0].getsockname()[1])
+        if self._server is None or wanted is None or wanted != self._at:
+            if self._at is not None and metrics.port == self._port:
+                await self.close()  # it would be in the way of another address at the same port
+            try:
+                fresh = None if wanted is None else await self._listening(*wanted)
+            except OperatorError:
+                if self._at is not None and metrics.port == self._port:
+                    self._server = await self._listening(self._at[0], metrics.port)
+                raise
+            await self.close()
+            self._server, self._at = fresh, wanted
+            self._port = None if fresh is None else int(fresh.sockets[0].getsockname()[1])
+        return self._port
 
     async def _listening(self, address: str, port: int) -> asyncio.Server:
         try:
