@@ -14,13 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from blindpost.agent.store.database import AgentStore
+from blindpost.cli.main import GROUPS
+from blindpost.ds.process import own_pair
+from blindpost.ds.settings import DsPlace
 from blindpost.ds.tables import MIGRATIONS
 from blindpost.serving.children import COMMAND
 from blindpost.serving.failures import about_file
 from blindpost.store.lmdb import LmdbStore
 from tests.support.serving.commands import ENVIRONMENT
+from tests.support.serving.kinds import DS, make
 
 Call = Callable[..., str]
 ADDRESS = "smp://u2dS9sG8nMNURyZwqASV4yROM28Er0luVTx5X1CsMrU=@127.0.0.1:1"
@@ -285,3 +290,21 @@ def test_a_payload_that_no_service_takes_is_not_read_whole(failed: Call, tmp_pat
         file.truncate(1 << 40)
     said = failed("ds", "send", "aa" * 32, "--server", "127.0.0.1:1", "--file", large)
     assert "larger than 5,242,880 bytes, the most that a service takes" in said
+
+
+def test_a_rotation_that_fails_half_way_leaves_the_pair_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(DS, tmp_path / "ds")
+    place, replace = DsPlace.read(tmp_path / "ds"), Path.replace
+
+    def replaced(path: Path, target: Path) -> Path:
+        if target == place.certificate:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    before = own_pair(place).chain_pem
+    done = CliRunner().invoke(GROUPS["ds"](), ["rotate-cert", "-c", str(tmp_path / "ds")])
+    assert done.exit_code == 1
+    assert own_pair(place).chain_pem == before

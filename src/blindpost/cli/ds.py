@@ -48,7 +48,7 @@ from blindpost.ds.auth import token_digest
 from blindpost.ds.model import DS_PORT, KEY_SIZE, PAYLOAD_BYTES_MAX
 from blindpost.ds.settings import CONFIG_NAME, DsPlace, change_tokens
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file
+from blindpost.serving.files import PUBLIC, make_folder, read_file, write_file, write_pair
 from blindpost.serving.journal import JOURNAL_TEMPLATE, LAB_TEMPLATE
 from blindpost.serving.sections import CONTROL_TEMPLATE, METRICS_TEMPLATE
 
@@ -215,8 +215,7 @@ def rotate_cert(config: ConfigOption = HERE, as_json: JsonOption = False) -> Non
             f"{place.certificate}: {error}. Nothing was changed: renew it where it comes from."
         ) from error
     certificate, key = make_certificate(host, int(time.time()))
-    write_file(place.key, key)
-    write_file(place.certificate, certificate, PUBLIC)
+    write_pair(place.key, key, place.certificate, certificate, PUBLIC)
     in_use = told_reload(place.control)
     found = fingerprint(certificate).hex()
     if as_json:

@@ -14,6 +14,7 @@ from blindpost.store.owners import give
 PRIVATE = 0o600
 PRIVATE_FOLDER = 0o700
 PUBLIC = 0o644
+_NEW, _OLD = ".new", ".old"
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file of ours may raise if somebody, or its disk, has changed it."""
 
@@ -24,17 +25,48 @@ def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
     Of several processes that do so at once the last one wins. What root writes belongs to the owner of what
     it replaces, or else of the folder.
     """
-    fresh = path.with_name(f".{path.name}.new")
     with telling(path), alone_in(path.parent):
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            give(descriptor, (path if os.path.lexists(path) else path.parent).lstat())
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        fresh.replace(path)
+        _fresh(path, content, mode).replace(path)
         sync_folder(path.parent)
+
+
+def write_pair(first: Path, first_content: bytes, second: Path, second_content: bytes, mode: int) -> None:
+    """Replace two private files that belong together, the second with another mode; if that fails, neither.
+
+    Nobody else writes to their folders meanwhile. Only a power loss between the two can part them.
+    """
+    with contextlib.ExitStack() as stack:
+        for folder in sorted({first.parent, second.parent}):
+            stack.enter_context(telling(folder))
+            stack.enter_context(alone_in(folder))
+        for path, suffix in ((first, _OLD), (first, _NEW), (second, _NEW)):
+            stack.callback(path.with_name(f".{path.name}{suffix}").unlink, missing_ok=True)
+        with telling(first):
+            before = _fresh(first, first.read_bytes(), PRIVATE, _OLD) if first.exists() else None
+            fresh = _fresh(first, first_content, PRIVATE)
+        with telling(second):
+            last = _fresh(second, second_content, mode)
+            fresh.replace(first)
+            try:
+                last.replace(second)
+            except BaseException:
+                first.unlink() if before is None else before.replace(first)
+                raise
+        for folder in {first.parent, second.parent}:
+            sync_folder(folder)
+
+
+def _fresh(path: Path, content: bytes, mode: int, suffix: str = _NEW) -> Path:
+    """What is to be at `path`, durable under another name; the caller is alone in its folder."""
+    fresh = path.with_name(f".{path.name}{suffix}")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        give(descriptor, (path if os.path.lexists(path) else path.parent).lstat())
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    return fresh
 
 
 def sync_folder(folder: Path) -> None:
