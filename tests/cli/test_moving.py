@@ -29,6 +29,7 @@ from blindpost.router.moving.progress import NAME
 from blindpost.router.running import moves
 from blindpost.router.tables import mark_key
 from blindpost.serving.children import COMMAND
+from blindpost.serving.failures import OperatorError
 from blindpost.store.lmdb import META
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.message_log import MessageLine, SavedMessage, SavedQuota, encode_message_line
@@ -291,3 +292,51 @@ def test_a_difference_is_shown_and_the_router_does_not_start(
     assert "not complete" in call("router", "start", "-c", folder, code=1)
     assert "Everything arrived." in call(*import_arguments(source, folder))
     assert certificate(folder)["equal"] is True
+
+
+@pytest.mark.parametrize("way", ["files", "router"])
+def test_an_import_is_final_only_when_its_certificate_is_written(
+    way: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = write_files(tmp_path, Shape(20, messages_each=1), int(time.time())), tmp_path / "router"
+    new_router(call, folder)
+    words = import_arguments(source, folder)
+    if way == "router":
+        call(*words)
+        folder = tmp_path / "copy"
+        new_router(call, folder)
+        words = ["router", "import", "--from", str(tmp_path / "router"), "--to", str(folder)]
+    for nowhere in (tmp_path / "no" / "folder" / "certificate.json", tmp_path):
+        refused = call(*words, "--certificate", nowhere, code=1)
+        assert "nothing can be written there" in refused
+    kept = tmp_path / "certificate.json"
+
+    def full(path: Path, content: bytes) -> None:
+        raise OperatorError(f"{path}: the disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moves, "write_file", full)
+        assert "the disk is full" in call(*words, "--certificate", kept, code=1)
+    assert "Everything arrived." in call(*words, "--certificate", kept)
+    assert json.loads(kept.read_text())["equal"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--from-log", "x", "--dry-run", "--certificate", "c"), "--dry-run writes no certificate"),
+        (("--from", "x", "--report", "r"), "--report belongs to --from-log"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words: tuple[str, ...], told: str, call: Call) -> None:
+    assert told in call("router", "import", "--to", "nowhere", *words, code=2)
+
+
+def test_an_export_is_not_begun_if_its_certificate_cannot_be_written(tmp_path: Path, call: Call) -> None:
+    new_router(call, tmp_path / "router")
+    log = tmp_path / "out.log"
+    words = ("router", "export", "--from", tmp_path / "router", "--to-log", log, "--certificate")
+    assert "nothing can be written there" in call(*words, tmp_path / "no" / "c.json", code=1)
+    assert not log.exists()
+    call(*words, tmp_path / "c.json")
+    assert (tmp_path / "c.json").exists()

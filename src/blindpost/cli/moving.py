@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,19 +70,26 @@ def import_(
         raise typer.BadParameter("name either --messages or --journal")
     if from_ is not None and (messages or journal or ntfs or dry_run):
         raise typer.BadParameter("--messages, --journal, --ntfs and --dry-run belong to --from-log")
+    if from_ is not None and report is not None:
+        raise typer.BadParameter("--report belongs to --from-log: a copy leaves nothing out")
+    if dry_run and certificate is not None:
+        raise typer.BadParameter("--dry-run writes no certificate")
     place = place_of(to)
     listed = (report or place.folder / f"{'rehearsal' if dry_run else 'import'}-report.txt").absolute()
-    kept = None if dry_run else certificate or place.folder / IMPORT_CERTIFICATE
+    kept = (certificate or place.folder / IMPORT_CERTIFICATE).absolute()
     _demand_apart(from_log, messages, journal, ntfs, listed, kept)
+    demand_writable(kept)
     with progress_bar(quiet=as_json) as progress:
-        if from_log is not None:
-            source = Source(from_log, messages, journal, ntfs)
-            work = moves.rehearse_files if dry_run else moves.import_files
-            moved = asyncio.run(work(place, source, listed, progress))
-        else:
+        if from_log is None:
             assert from_ is not None
-            moved = asyncio.run(moves.copy(place_of(from_), place, progress))
-    _tell(moved, place, kept, as_json=as_json)
+            moved = asyncio.run(moves.copy(place_of(from_), place, kept, progress))
+        elif dry_run:
+            source = Source(from_log, messages, journal, ntfs)
+            moved = asyncio.run(moves.rehearse_files(place, source, listed, progress))
+        else:
+            source = Source(from_log, messages, journal, ntfs)
+            moved = asyncio.run(moves.import_files(place, source, listed, kept, progress))
+    _tell(moved, place, None if dry_run else kept, as_json=as_json)
 
 
 def import_stats(
@@ -137,10 +145,12 @@ def export(
     for path in (files.store_log, files.messages, files.notifications):
         if path.exists():
             raise OperatorError(f"{path}: this exists already. Name a new file.")
-    listed, kept = folder / "export-report.txt", certificate or folder / "export-certificate.json"
+    listed = folder / "export-report.txt"
+    kept = (certificate or folder / "export-certificate.json").absolute()
     _demand_apart(files.store_log, files.messages, files.notifications, listed, kept)
+    demand_writable(kept)
     with progress_bar(quiet=as_json) as progress:
-        moved = asyncio.run(moves.export_files(place, files, listed, progress))
+        moved = asyncio.run(moves.export_files(place, files, listed, kept, progress))
     _tell(moved, place, kept, as_json=as_json)
 
 
@@ -153,12 +163,14 @@ def _demand_apart(*paths: Path | None) -> None:
         seen.add(path.resolve())
 
 
+def demand_writable(file: Path) -> None:
+    """Say before hours of work that what they are to prove cannot be written."""
+    if file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK):
+        raise OperatorError(f"{file}: nothing can be written there. Name a file in a folder that exists.")
+
+
 def _tell(moved: Moved, place: RouterPlace, certificate: Path | None, *, as_json: bool) -> None:
     """Print what was done and the certificate; end with exit code 1 if its sides differ."""
-    from blindpost.router.running.moves import save_certificate
-
-    if certificate is not None and not moved.done_before:
-        save_certificate(moved, certificate)
     if as_json:
         report = None if moved.report is None else str(moved.report)
         told = {"counts": moved.counts, "done_before": moved.done_before, "report": report}

@@ -40,12 +40,14 @@ def import_(
 
     What is stored is read back and compared: exit code 1 if it differs. The old database is only read.
     """
+    from blindpost.cli.moving import demand_writable
     from blindpost.ntf.moving.moves import import_database
 
     place = NtfPlace.read(to)
-    kept = certificate or place.folder / "import-certificate.json"
+    kept = (certificate or place.folder / "import-certificate.json").absolute()
+    demand_writable(kept)
     with working("importing ..."):
-        done = asyncio.run(import_database(place, from_database, schema, kept.absolute()))
+        done = asyncio.run(import_database(place, from_database, schema, kept))
     _tell(done, kept, "Imported", as_json=as_json)
 
 
@@ -61,12 +63,14 @@ def export(
     The tables are those that ntf-server makes when it is started once with a new database. Either everything
     is written or nothing; devices of Web Push are left out, since ntf-server does not know them.
     """
+    from blindpost.cli.moving import demand_writable
     from blindpost.ntf.moving.moves import export_database
 
     place = NtfPlace.read(from_)
-    kept = certificate or place.folder / "export-certificate.json"
+    kept = (certificate or place.folder / "export-certificate.json").absolute()
+    demand_writable(kept)
     with working("exporting ..."):
-        done = asyncio.run(export_database(place, to_database, schema, kept.absolute()))
+        done = asyncio.run(export_database(place, to_database, schema, kept))
     _tell(done, kept, "Exported", as_json=as_json)
 
 

@@ -52,12 +52,14 @@ class Moved:
         return json.dumps({**sides, "equal": not self.differing, "differing": self.differing}, indent=2)
 
 
-async def import_files(to: RouterPlace, source: Source, report: Path, progress: Progress) -> Moved:
+async def import_files(
+    to: RouterPlace, source: Source, report: Path, certificate: Path, progress: Progress
+) -> Moved:
     """Import everything from `source` into the empty store of a router, or resume such an import."""
     source = _usable(source)
     with to.locked():
         async with _opened(to, open_any_store) as (store, bulk):
-            return await _import(to, source, store, bulk, report, progress)
+            return await _import(to, source, store, bulk, report, certificate, progress)
 
 
 async def rehearse_files(to: RouterPlace, source: Source, report: Path, progress: Progress) -> Moved:
@@ -66,13 +68,19 @@ async def rehearse_files(to: RouterPlace, source: Source, report: Path, progress
     with tempfile.TemporaryDirectory(prefix="blindpost-rehearsal-", dir=to.folder) as folder:
         tables = LmdbTables(Path(folder), Durability.OS)
         try:
-            return await _import(to, source, tables, LmdbBulk(tables), report, progress)
+            return await _import(to, source, tables, LmdbBulk(tables), report, None, progress)
         finally:
             tables.close()
 
 
 async def _import(
-    to: RouterPlace, source: Source, store: RouterStore, bulk: BulkStore, report: Path, progress: Progress
+    to: RouterPlace,
+    source: Source,
+    store: RouterStore,
+    bulk: BulkStore,
+    report: Path,
+    certificate: Path | None,
+    progress: Progress,
 ) -> Moved:
     rules = choices.router_rules(to.settings)
     importer = Importer(source, store, bulk, report, rules, progress=progress)
@@ -81,12 +89,14 @@ async def _import(
             return Moved(importer.mark.counts, {}, {}, _written(report), done_before=True)
         told = await importer.check()
     moved = Moved(importer.mark.counts, told, await certificate_of(bulk), _written(report))
+    if certificate is not None:
+        _save(moved, certificate)
     if not moved.differing:
         await importer.finish()
     return moved
 
 
-async def copy(source: RouterPlace, to: RouterPlace, progress: Progress) -> Moved:
+async def copy(source: RouterPlace, to: RouterPlace, certificate: Path, progress: Progress) -> Moved:
     """Copy everything from one router's store into the empty one of another, or resume such a copy."""
     if source.file == to.file:
         raise OperatorError(f"{to.file}: a router cannot be copied into itself.")
@@ -96,12 +106,15 @@ async def copy(source: RouterPlace, to: RouterPlace, progress: Progress) -> Move
             if not await copier.run():
                 return Moved(copier.mark.counts, {}, {}, None, done_before=True)
             moved = Moved(copier.mark.counts, await certificate_of(old), await certificate_of(bulk), None)
+            _save(moved, certificate)
             if not moved.differing:
                 await copier.finish()
             return moved
 
 
-async def export_files(source: RouterPlace, files: Files, report_path: Path, progress: Progress) -> Moved:
+async def export_files(
+    source: RouterPlace, files: Files, report_path: Path, certificate: Path, progress: Progress
+) -> Moved:
     """Write everything that a router's store holds, as far as the files can tell it."""
     with source.locked(), telling(files.store_log):
         async with _opened(source) as (_, bulk):
@@ -112,11 +125,14 @@ async def export_files(source: RouterPlace, files: Files, report_path: Path, pro
             finally:
                 report.close()
             told = await certificate_of(bulk, as_lines=True)
-    return Moved(counts, told, certificate_of_files(files), _written(report_path))
+    moved = Moved(counts, told, certificate_of_files(files), _written(report_path))
+    _save(moved, certificate)
+    return moved
 
 
-def save_certificate(moved: Moved, path: Path) -> None:
-    write_file(path, moved.text.encode())
+def _save(moved: Moved, certificate: Path) -> None:
+    """Keep the proof, before what it proves is final: a router that has served cannot be compared again."""
+    write_file(certificate, moved.text.encode())
 
 
 def _usable(source: Source) -> Source:
