@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from blindpost.cli.options import ConfigOption
 from blindpost.cli.output import HERE, JsonOption, place_of, say, show
@@ -27,6 +29,19 @@ NoteOption = Annotated[
 ]
 
 
+_ID = re.compile(r"-[A-Za-z0-9_-]{31}")
+"""An id of 24 bytes that looks like an option."""
+
+
+class _Command(TyperCommand):
+    """Takes such an id for what it is, as if it came after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ids = [] if "--" in args else [word for word in args if _ID.fullmatch(word)]
+        named = ["--", *ids] if ids else []
+        return super().parse_args(ctx, [word for word in args if word not in ids] + named)
+
+
 class Reason(Enum):
     """Why a queue is blocked; its users are told."""
 
@@ -34,13 +49,13 @@ class Reason(Enum):
     CONTENT = "content"
 
 
-@app.command("show")
+@app.command("show", cls=_Command)
 def show_(queue: QueueArgument, config: ConfigOption = HERE, as_json: JsonOption = False) -> None:
     """Show whether a queue is active, off or blocked."""
     _told(config, as_json, "queue", id=queue)
 
 
-@app.command()
+@app.command(cls=_Command)
 def block(
     queue: QueueArgument,
     reason: Annotated[Reason, typer.Option(help="What its users are told.")],
@@ -60,7 +75,7 @@ def block(
     _told(config, as_json, "block", id=queue, reason=reason.value, notice_ttl=notice_ttl, note=note)
 
 
-@app.command()
+@app.command(cls=_Command)
 def unblock(
     queue: QueueArgument, note: NoteOption = "", config: ConfigOption = HERE, as_json: JsonOption = False
 ) -> None:
@@ -68,7 +83,7 @@ def unblock(
     _told(config, as_json, "unblock", id=queue, note=note)
 
 
-@app.command()
+@app.command(cls=_Command)
 def delete(
     queue: QueueArgument, note: NoteOption = "", config: ConfigOption = HERE, as_json: JsonOption = False
 ) -> None:
