@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.router.running.settings import RouterPlace
+from blindpost.serving import upgrading
 from blindpost.serving.children import free_port
+from blindpost.serving.control import NotRunningError
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.place import ask_running
 from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
 from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, http, make
@@ -212,3 +216,19 @@ async def test_a_program_that_ends_instead_of_serving_is_told_at_once(tmp_path: 
             edit(folder, "quota = 128", "quota = 0")
         assert "ended before it served" in (await asked[0]).stderr
         assert await router.end() == 1
+
+
+async def test_the_installed_program_is_asked_about_the_settings_that_the_server_has(tmp_path: Path) -> None:
+    await asyncio.to_thread(make, ROUTER, tmp_path / "one")
+    default = tmp_path / "one" / "router.toml"
+    other = default.rename(default.with_name("other.toml"))
+    place = RouterPlace.read(other)
+    await upgrading.check(place)
+    with pytest.raises(NotRunningError, match=f"start -c {other}`"):
+        ask_running(place, "status")
+    other.rename(default)
+    with pytest.raises(NotRunningError, match=f"start -c {default.parent}`"):
+        ask_running(RouterPlace.read(default), "status")
+    other.write_text("nonsense")
+    with pytest.raises(OperatorError, match="would not start here"):
+        await upgrading.check(place)

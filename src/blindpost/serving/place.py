@@ -121,7 +121,8 @@ def ask_running(place: Place[Any], command: str, **arguments: Any) -> dict[str, 
     try:
         return ask(place.control, command, **arguments)
     except NotRunningError as error:
-        start = f"blindpost {place.word} start -c {quoted(place.folder)}"
+        named = place.folder if place.file.name == place.config_name() else place.file
+        start = f"blindpost {place.word} start -c {quoted(named)}"
         at_work = place.title if is_held(place.lock) else ""
         raise NotRunningError(place.control, start, at_work) from error
 

@@ -38,7 +38,7 @@ def count() -> int:
 
 async def check(place: Place[Any]) -> None:
     """The new program must say that it would start here; otherwise the old one goes on."""
-    words = (*COMMAND, place.word, "check", "-c", str(place.folder), "--json")
+    words = (*COMMAND, place.word, "check", "-c", str(place.file), "--json")
     child = await asyncio.create_subprocess_exec(
         *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=unsupervised()
     )
