@@ -7,13 +7,16 @@ import os
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+import typer
+from typer.testing import CliRunner, Result
 
+from blindpost.cli import page
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.webpush import new_key_pem
 from blindpost.serving.children import free_port
@@ -205,3 +208,44 @@ async def test_the_key_of_apple_is_kept_with_the_notification_router(tmp_path: P
     key.write_bytes(new_key_pem(system_entropy))
     said = await asyncio.to_thread(run, *words.split()[1:], code=1)
     assert "Set key_file and key_id of [apns] there" in said.stderr
+
+
+@pytest.fixture
+def up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`up` without its last step, to serve."""
+
+    async def served(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr(page, "_serve_page", served)
+    app = typer.Typer()
+    app.command()(page.up)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.mark.parametrize("host", ["b\u00fccher.example", "[::1]", "0:0:0:0:0:0:0:1", "SMP.Example.org"])
+def test_a_host_in_another_form_is_the_same_at_the_next_start(
+    host: str, tmp_path: Path, up: Callable[..., Result]
+) -> None:
+    for _ in range(2):
+        done = up(tmp_path / "home", "--host", host, "--port", "5223")
+        assert done.exit_code == 0, done.exception
+    other = up(tmp_path / "home", "--host", "other.example")
+    assert "set up for" in str(other.exception)
+    assert "not for other.example" in str(other.exception)
+    wrong = up(tmp_path / "home", "--host", "no host")
+    assert "--host: " in str(wrong.exception)
+
+
+def test_an_empty_folder_is_set_up_and_one_without_settings_is_named(
+    tmp_path: Path, up: Callable[..., Result]
+) -> None:
+    for name in ("router", "ntf"):
+        (tmp_path / "home" / name).mkdir(parents=True)
+    done = up(tmp_path / "home", "--host", "127.0.0.1")
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "home" / "router" / "router.toml").exists()
+    assert not list((tmp_path / "home" / "ntf").iterdir()), "nobody asked for one"
+    (tmp_path / "home" / "router" / "router.toml").unlink()
+    done = up(tmp_path / "home", "--host", "127.0.0.1")
+    assert f"{tmp_path / 'home' / 'router'}: files are here, but no router.toml" in str(done.exception)

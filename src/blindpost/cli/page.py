@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from blindpost.cli.options import checked_host
 from blindpost.cli.output import say
 from blindpost.serving import logs
 from blindpost.serving.failures import OperatorError
@@ -106,7 +107,8 @@ def up(
         raise typer.BadParameter("say which key it is", param_hint="--apns-key-id")
     if apns_key_id and apns_key is None:
         raise typer.BadParameter("say in which file it is", param_hint="--apns-key")
-    with_ntf = ntf or apns_key is not None or ntf_port is not None or (folder / "ntf").exists()
+    host = checked_host(host) if host else ""
+    with_ntf = ntf or apns_key is not None or ntf_port is not None or _has_files(folder / "ntf")
     parts = [folder / "router", *([folder / "ntf"] if with_ntf else [])]
     make_folder(folder)
     running = "`blindpost up` runs in this folder already. Stop it first, or name another folder."
@@ -133,7 +135,12 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
     """`init`, if it was not done before."""
     from blindpost.serving.children import COMMAND
 
-    if folder.exists():
+    if _has_files(folder):
+        if not (folder / f"{kind}.toml").exists():
+            raise OperatorError(
+                f"{folder}: files are here, but no {kind}.toml. Put it back, or move this folder away: "
+                "then a new one is set up."
+            )
         _check_unchanged(folder / f"{kind}.toml", host, port)
         return
     if not host:
@@ -149,18 +156,23 @@ def _set_up(kind: str, folder: Path, host: str, port: int | None, *options: str)
         raise OperatorError(f"{folder}: `blindpost {kind} init` failed; its output above says why.")
 
 
+def _has_files(folder: Path) -> bool:
+    return folder.exists() and any(folder.iterdir())
+
+
 def _check_unchanged(config: Path, host: str, port: int | None) -> None:
     """An existing setup is never redone: another host or port is reported as a mistake."""
+    from blindpost.serving.sections import host_text
     from blindpost.serving.toml_text import read_toml
 
     try:
         address = read_toml(config.read_text(encoding="utf-8"))["address"]
-        hosts, known = list(address["hosts"]), address.get("port")
+        hosts, known = [host_text(str(text)) for text in address["hosts"]], address.get("port")
     except (OSError, ValueError, LookupError, TypeError):
         return  # the server itself says what is wrong with its file
     if host and host not in hosts:
         raise OperatorError(
-            f"{config}: set up for {', '.join(map(str, hosts))}, not for {host}. Leave --host out, "
+            f"{config}: set up for {', '.join(hosts)}, not for {host}. Leave --host out, "
             "or change [address] hosts there."
         )
     if port is not None and known is not None and port != known:
