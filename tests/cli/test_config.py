@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from blindpost.canary import settings as canary
+from blindpost.cli.output import with_set
 from blindpost.ds import settings as ds
 from blindpost.ntf import settings as ntf
 from blindpost.router.config import RouterRules
@@ -187,3 +188,8 @@ def test_invalid_toml_is_reported_with_its_line() -> None:
 
 def test_a_byte_order_mark_of_an_editor_is_no_mistake() -> None:
     assert RouterPlace.parse(b"\xef\xbb\xbf" + TEXT.encode(), FILE) == RouterPlace.parse(TEXT.encode(), FILE)
+
+
+@pytest.mark.parametrize("value", ["2026-01-01", "2026-01-01T10:00:00Z", "10:00:00", "[2026-01-01]", "{a=1}"])
+def test_a_name_that_reads_like_a_date_or_a_table_is_a_text(value: str) -> None:
+    assert with_set('[journal]\nname = ""\n', [f"journal.name={value}"]) == f'[journal]\nname = "{value}"\n'

@@ -294,3 +294,17 @@ def test_a_store_key_that_is_kept_apart_does_not_prevent_a_backup(tmp_path: Path
     assert f"{tmp_path}/apple.p8 lies outside" in said
     assert apart.exists()
     assert not (folder / "store.key").exists()
+
+
+def test_a_server_behind_a_link_is_restored_where_the_link_leads(tmp_path: Path) -> None:
+    large, link = tmp_path / "large disk", tmp_path / "server"
+    large.mkdir()
+    make(DS, large / "ds")
+    link.symlink_to(large / "ds")
+    ds_backup.back_up(DsPlace.read(link), tmp_path / "backup")
+    aside = ds_backup.restore(tmp_path / "backup", link, force=True).folder
+    assert link.is_symlink()
+    assert (link / "ds.toml").exists()
+    assert aside is not None
+    assert aside.parent == large
+    assert {path.name for path in tmp_path.iterdir()} == {"large disk", "server", "backup"}

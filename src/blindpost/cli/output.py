@@ -111,7 +111,10 @@ def say(message: str) -> None:
 
 
 def with_set(text: str, given: Sequence[str] | None) -> str:
-    """A new configuration with what `--set` says; a value that is no TOML is taken as a text."""
+    """A new configuration with what `--set` says.
+
+    A value that is no TOML, or one that no setting has, such as a date or a table, is taken as a text.
+    """
     from blindpost.serving.toml_text import read_toml, with_settings
 
     settings: dict[str, dict[str, object]] = {}
@@ -122,7 +125,8 @@ def with_set(text: str, given: Sequence[str] | None) -> str:
             raise OperatorError(f"--set {one}: TABLE.NAME=VALUE expected, such as metrics.enabled=true.")
         try:
             read = read_toml(f"value = {value}")["value"]
-        except ValueError:
+            read_toml(f"value = {json.dumps(read)}")
+        except (ValueError, TypeError):
             read = value
         settings.setdefault(table, {})[field] = read
     try:

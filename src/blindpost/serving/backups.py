@@ -151,7 +151,11 @@ def restore(
     *,
     force: bool,
 ) -> Aside:
-    """Restore a backup into `folder`; returns where its previous content was moved to, if any."""
+    """Restore a backup into `folder`; returns where its previous content was moved to, if any.
+
+    A link to a folder stays one: what it leads to, perhaps on a larger disk, is replaced.
+    """
+    folder = folder.resolve()
     kept = _checked(kind, contents_of, check, backup)
     place = kind(folder / kind.config_name(), kept.settings)
     contents_of(place).within(folder)
