@@ -132,5 +132,5 @@ def test_a_secret_is_kept_once_it_has_verified_something() -> None:
 
 def test_a_connection_counts_for_its_address_or_for_itself() -> None:
     layout, secrets = a_client().layout, AuthenticatorKeys(SESSION_KEY)
-    assert Client(7, 3, layout, secrets).origin == 7
-    assert Client(7, 3, layout, secrets, "an address").origin == "an address"
+    assert Client(7, 3, layout, secrets).origins == (7,)
+    assert Client(7, 3, layout, secrets, (b"/64", b"/56", b"/48")).origins == (b"/64", b"/56", b"/48")

@@ -44,9 +44,11 @@ def registration(device: DeviceToken | None = None, dh_key: PublicKey = DH_KEY.p
     return TNEW(device or device_token("ab"), KEY.public, dh_key)
 
 
-def registered(router: InMemory, device: DeviceToken | None = None, key: PrivateKey = KEY) -> Response:
+def registered(
+    router: InMemory, device: DeviceToken | None = None, key: PrivateKey = KEY, host: str = "192.0.2.1"
+) -> Response:
     command = replace(registration(device), verify_key=key.public)
-    return router.decide(lambda turn: tokens.register(turn, a_client(), command))
+    return router.decide(lambda turn: tokens.register(turn, a_client(host), command))
 
 
 def replaced(router: InMemory, token: Token, device: DeviceToken) -> Response:
@@ -270,6 +272,25 @@ def test_codes_are_limited_by_address_device_and_service(
     router.now += rules.code_push_window_s
     again = registered(router, devices[-1])
     assert isinstance(again, IDTKN)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "allowed"),
+    [
+        ([f"192.0.2.{n}" for n in range(20)], 20),
+        ([f"2001:db8::{n:x}" for n in range(20)], 2),
+        ([f"2001:db8:0:{n:x}::1" for n in range(20)], 4),
+        ([f"2001:db8:0:{n:x}00::1" for n in range(20)], 8),
+        ([f"2001:db8:{n:x}::1" for n in range(20)], 20),
+    ],
+    ids=["IPv4", "/64", "/56", "/48", "several /48"],
+)
+def test_codes_are_limited_by_the_networks_around_an_address_too(hosts: list[str], allowed: int) -> None:
+    """Whoever has one IPv6 address has as many as he likes."""
+    router = InMemory(NtfRules(address_code_pushes=2))
+    answers = [registered(router, device_token(f"{n:02x}"), host=host) for n, host in enumerate(hosts)]
+    assert sum(isinstance(answer, IDTKN) for answer in answers) == allowed
+    assert answers[allowed:] == [tokens.QUOTA] * (len(hosts) - allowed)
 
 
 # --- TVFY

@@ -14,6 +14,7 @@ from blindpost.crypto.authorizers import AuthenticatorKeys
 from blindpost.engine.undo import Table, Undo
 from blindpost.ntf.model import PushKind
 from blindpost.ntf.rates import Rates
+from blindpost.serving.limits import AddressKey
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
 from blindpost.wire.transmission import Layout
 from blindpost.wire.value import Value
@@ -22,7 +23,7 @@ from blindpost.wire.value import Value
 class Client:
     """One connection, as the decisions know it."""
 
-    __slots__ = ("client_id", "layout", "origin", "secrets", "version")
+    __slots__ = ("client_id", "layout", "origins", "secrets", "version")
 
     def __init__(
         self,
@@ -30,14 +31,15 @@ class Client:
         version: int,
         layout: Layout,
         secrets: AuthenticatorKeys,
-        origin: Hashable = None,
+        address: AddressKey | None = None,
     ) -> None:
         self.client_id = client_id
         self.version = version
         self.layout = layout
         self.secrets = secrets
-        self.origin = client_id if origin is None else origin
-        """What the connection's requests are counted under: its address, if it has one."""
+        self.origins: tuple[Hashable, ...] = (client_id,) if address is None else address
+        """What its requests are counted under, the narrowest first: its address and the networks around
+        it, or the connection alone if it has no address."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

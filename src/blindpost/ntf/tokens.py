@@ -215,10 +215,14 @@ def _key_name(turn: Turn, device: DeviceToken) -> bytes:
 def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:
     """Nobody can make us push to a device, or to many devices, without limit.
 
-    All tests of a router use the same null device, which gets no pushes.
+    The networks around an address may have two and four times as much. All tests of a router use the same
+    null device, which gets no pushes.
     """
     rules = turn.rules
-    asked: list[tuple[RateKey, int]] = [(("codes", client.origin), rules.address_code_pushes)]
+    asked: list[tuple[RateKey, int]] = [
+        (("codes of address", origin), rules.address_code_pushes * 2**width)
+        for width, origin in enumerate(client.origins)
+    ]
     if device.provider is not PushProvider.APNS_NULL:
         asked.append((("codes", device), rules.device_code_pushes))
     if device.provider is PushProvider.WEB_PUSH:

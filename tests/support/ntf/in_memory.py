@@ -26,6 +26,7 @@ from blindpost.ntf.model import (
 from blindpost.ntf.state import Client, NtfState
 from blindpost.ntf.turn import Push, Turn
 from blindpost.ntf.view import View
+from blindpost.serving.limits import AddressKeys
 from blindpost.wire.addresses import Server
 from blindpost.wire.keys import Algorithm
 from blindpost.wire.ntf.status import InvalidReason, TokenState, TokenStatus
@@ -52,9 +53,9 @@ def web_device(host: str = "push.example.org", path: bytes = b"/1") -> DeviceTok
     return DeviceToken.web(WebSubscription(host, "", path, bytes(16), b"\x04" + bytes(64)))
 
 
-def a_client(origin: str = "an address") -> Client:
+def a_client(host: str = "192.0.2.1") -> Client:
     layout = Layout(b"s" * 32, session_sent=False, service_field=False)
-    return Client(1, MAX_VERSION, layout, AuthenticatorKeys(SESSION_KEY), origin)
+    return Client(1, MAX_VERSION, layout, AuthenticatorKeys(SESSION_KEY), AddressKeys().of(host))
 
 
 def a_token(
