@@ -414,8 +414,8 @@ def test_half_of_the_room_is_for_web_push_and_an_eighth_of_it_for_each_service(
 
 def test_a_job_knows_the_push_service_of_its_device() -> None:
     state = NtfState(Undo())
-    jobs = state.new_job(web_device("a.example.org")), state.new_job(device_token("ab"), 3)
-    assert jobs == (Job(1, service="a.example.org"), Job(2, attempts=3))
+    jobs = state.new_job(web_device("A.example.org.")), state.new_job(device_token("ab"), 3)
+    assert jobs == (Job(1, service="a.example.org"), Job(2, attempts=3)), "a service has one share"
 
 
 def test_counts_are_forgotten_when_their_window_has_ended() -> None:

@@ -39,6 +39,9 @@ S, E = TokenState, TokenEvent
 CODE_PUSH = PushKind.VERIFICATION
 ELSEWHERE = Server((Host("other.example.org"),), "5223", b"o" * 32)
 
+SPELLINGS = ("push.example.org", "Push.Example.ORG", "push.example.org.")
+"""One push service."""
+
 
 def registration(device: DeviceToken | None = None, dh_key: PublicKey = DH_KEY.public) -> TNEW:
     return TNEW(device or device_token("ab"), KEY.public, dh_key)
@@ -254,8 +257,18 @@ def test_who_did_not_hear_the_answer_may_ask_beyond_the_limit_and_gets_no_furthe
         (NtfRules(service_code_pushes=2), [device_token("ab")] * 3, 3),
         (NtfRules(service_code_pushes=2), [web_device(path=b"/%d" % n) for n in range(3)], 2),
         (NtfRules(service_code_pushes=2), [web_device(f"{n}.example.org") for n in range(3)], 3),
+        (NtfRules(service_code_pushes=2), [web_device(host) for host in SPELLINGS], 2),
     ],
-    ids=["address", "address of null", "device", "null device", "no service", "service", "services"],
+    ids=[
+        "address",
+        "address of null",
+        "device",
+        "null device",
+        "no service",
+        "service",
+        "hosts",
+        "spellings",
+    ],
 )
 def test_codes_are_limited_by_address_device_and_service(
     rules: NtfRules, devices: list[DeviceToken], allowed: int

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,35 @@ async def test_a_phone_that_was_off_gets_one_wake_up_with_the_newest(tmp_path: P
             newest = (queues[1], queues[2], queues[0])
             assert [item.notifier_id for item in items] == [queue.notifier_id for queue in newest]
             assert [item.nonce for item in items] == [derived_nonce(queue) for queue in newest]
+
+
+def spelled(subscription: Subscription, host: str) -> DeviceToken:
+    return DeviceToken.web(replace(subscription, host=host))
+
+
+async def test_a_push_service_is_one_however_its_host_is_spelled() -> None:
+    """Pushes to it wait in one line and share a connection, which is told the name that the service has."""
+    hosts = ("localhost", "LOCALHOST", "localhost.", "LocalHost")
+    async with PushService() as service, pushing(service) as provider:
+        device = service.subscribe()
+        devices = [spelled(device.subscription, host) for host in hosts]
+        assert len({provider.lane(each) for each in devices}) == 1
+        for each in devices:
+            assert await provider.push(each, PUSH) == Accepted(), service.refused
+        assert service.connections == 1
+        assert {arrived.headers[":authority"] for arrived in service.arrived} == {f"localhost:{service.port}"}
+
+
+async def test_a_push_service_that_failed_rests_however_its_host_is_spelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("blindpost.ntf.push.rests._now", lambda: 0.0)  # no rest ends while this runs
+    async with PushService() as service, pushing(service, response_s=0.1) as provider:
+        device = service.subscribe()
+        service.answer = lambda _path: WebAnswer(None)
+        for host in ("localhost", "LOCALHOST", "localhost."):
+            assert isinstance(await provider.push(spelled(device.subscription, host), PUSH), RetryLater)
+        assert service.connections == 1
 
 
 async def test_codes_to_one_push_service_are_limited(tmp_path: Path) -> None:

@@ -39,6 +39,29 @@ def test_the_bytes_of_a_token() -> None:
     assert SUBSCRIPTION.endpoint == "https://push.example:8443/p?a=1"
 
 
+@pytest.mark.parametrize(
+    ("host", "port", "place", "authority"),
+    [
+        ("push.example", "", ("push.example", 443), "push.example"),
+        ("Push.EXAMPLE", "443", ("push.example", 443), "push.example"),
+        ("push.example.", "8443", ("push.example", 8443), "push.example:8443"),
+        ("push.example..", "1", ("push.example", 1), "push.example:1"),
+        ("2001:db8::1", "443", ("2001:db8::1", 443), "[2001:db8::1]"),
+        ("a.b.ONION", "", ("a.b.onion", 443), "a.b.onion"),
+        (".", "", (".", 443), "."),
+    ],
+)
+def test_a_push_service_is_the_same_however_it_is_spelled(
+    host: str, port: str, place: tuple[str, int], authority: str
+) -> None:
+    given = Subscription(host, port, b"/p", AUTH, POINT)
+    assert (given.place, given.authority) == (place, authority)
+    token = DeviceToken.web(given)
+    assert decode_whole(encode(token, write_device_token), read_device_token).subscription == given
+    if ":" not in host:
+        assert given.endpoint == f"https://{host}:{port}/p".replace(":/p", "/p"), "as it was given"
+
+
 @given(subscriptions)
 def test_tokens_round_trip_in_binary_and_as_text(subscription: Subscription) -> None:
     token = DeviceToken.web(subscription)

@@ -113,5 +113,5 @@ class NtfState:
 
     def new_job(self, device: DeviceToken, attempts: int = 1) -> Job:
         is_web = device.provider is PushProvider.WEB_PUSH
-        service = device.subscription.host if is_web else ""
+        service = device.subscription.place[0] if is_web else ""
         return Job(next(self._numbers), attempts=attempts, service=service)

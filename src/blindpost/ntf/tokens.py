@@ -226,7 +226,7 @@ def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:
     if device.provider is not PushProvider.APNS_NULL:
         asked.append((("codes", device), rules.device_code_pushes))
     if device.provider is PushProvider.WEB_PUSH:
-        asked.append((("codes of service", device.subscription.host), rules.service_code_pushes))
+        asked.append((("codes of service", device.subscription.place[0]), rules.service_code_pushes))
     return turn.state.rates.take(asked, rules.code_push_window_s, turn.now)
 
 

@@ -33,7 +33,7 @@ from blindpost.wire.errors import WireError
 from blindpost.wire.ntf.pushes import CheckPush, MessagePush, Push, VerificationPush
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken
-from blindpost.wire.ntf.webpush import HTTPS_PORT, Subscription, encode_web_body
+from blindpost.wire.ntf.webpush import Subscription, encode_web_body
 
 TTL_S = 2_592_000
 SERVICES_MAX = 256
@@ -86,7 +86,7 @@ class WebPush:
     def lane(self, token: DeviceToken) -> Hashable:
         """The push service: pushes to one never wait for those to another."""
         try:
-            return token.subscription.authority
+            return token.subscription.place
         except WireError:
             return None
 
@@ -119,7 +119,7 @@ class WebPush:
         return self._outcome(response, key)
 
     async def _answered(self, subscription: Subscription, headers: list[Header], body: bytes) -> Response:
-        place = _place(subscription)
+        place = subscription.place
         for _ in range(CONNECTIONS_TRIED):
             connection = await self._connected(subscription)
             try:
@@ -168,7 +168,7 @@ class WebPush:
         return Failed(f"the push service answered {status}")
 
     async def _connected(self, subscription: Subscription) -> AnyConnection:
-        place = _place(subscription)
+        place = subscription.place
         connection = self._connections.get(place)
         if connection is not None and connection.usable:
             self._connections.move_to_end(place)
@@ -226,10 +226,6 @@ class WebPush:
         if held.is_over:
             connection.connection_lost(None)
         return connection
-
-
-def _place(subscription: Subscription) -> tuple[str, int]:
-    return subscription.host, int(subscription.port or HTTPS_PORT)
 
 
 class _Held(asyncio.Protocol):

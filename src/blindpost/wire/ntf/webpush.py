@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from blindpost.wire.addresses import Host, HostKind
+from blindpost.wire.addresses import Host
 from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
 from blindpost.wire.json_text import JsonObject, json_bytes
@@ -49,14 +49,20 @@ class Subscription(Value):
             raise WireError("an uncompressed point of P-256 expected")
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Host and port of the push service, the same for all their spellings."""
+        return self.host.lower().rstrip(".") or self.host, int(self.port or HTTPS_PORT)
+
+    @property
     def authority(self) -> str:
-        """Host and port as in a URL."""
-        host = f"[{self.host}]" if Host(self.host).kind is HostKind.IPV6 else self.host
-        return f"{host}:{self.port}" if self.port else host
+        """`place` as in a URL. A push service compares it with its own (RFC 8292, section 2)."""
+        host, port = self.place
+        return _authority(host, "" if port == HTTPS_PORT else str(port))
 
     @property
     def endpoint(self) -> str:
-        return f"https://{self.authority}{self.path.decode('ascii')}"
+        """The URL, as it was given."""
+        return f"https://{_authority(self.host, self.port)}{self.path.decode('ascii')}"
 
     @property
     def text(self) -> str:
@@ -82,6 +88,11 @@ class Subscription(Value):
         except UnicodeEncodeError as error:
             raise WireError("an endpoint in ASCII expected") from error
         return cls(Host(host).text, "" if port == str(HTTPS_PORT) else port, written, auth, p256dh)
+
+
+def _authority(host: str, port: str) -> str:
+    written = f"[{host}]" if ":" in host else host
+    return f"{written}:{port}" if port else written
 
 
 def read_subscription(reader: Reader) -> Subscription:
