@@ -96,6 +96,13 @@ def test_a_notification_ends_once_in_the_state_of_its_row(event: LedgerEvent, is
     assert (router.entered, dict(+router.ledger)) == ({}, {(Carrier.WEB, state): 1})
 
 
+def test_an_own_device_is_known_however_it_spells_its_token() -> None:
+    """The configuration has it in small letters."""
+    router = with_queues(InMemory(own=OWN).have(a_token(device=device_token("AB")), a_notification()), 1)
+    router.decide(lambda turn: ledger.settle(turn, a_notification(), LedgerEvent.PUSH_ACCEPTED))
+    assert len(router.told) == 1
+
+
 def test_an_event_of_an_own_notification_names_it_and_its_arrival() -> None:
     before = a_notification(7, seconds=START - 5)
     router = with_queues(InMemory(own=OWN).have(a_token(), before), 7)

@@ -254,6 +254,10 @@ def test_who_did_not_hear_the_answer_may_ask_beyond_the_limit_and_gets_no_furthe
         (NtfRules(address_code_pushes=2), [NULL_DEVICE] * 3, 2),
         (NtfRules(device_code_pushes=2), [device_token("ab")] * 3, 2),
         (NtfRules(device_code_pushes=2), [NULL_DEVICE] * 3, 3),
+        (NtfRules(device_code_pushes=2), [device_token(text) for text in ("ab", "aB", "AB")], 2),
+        (NtfRules(device_code_pushes=2), [web_device(host) for host in SPELLINGS], 2),
+        (NtfRules(device_code_pushes=2), [web_device(auth=bytes([n]) * 16) for n in range(3)], 2),
+        (NtfRules(device_code_pushes=2), [web_device(path=b"/%d" % n) for n in range(3)], 3),
         (NtfRules(service_code_pushes=2), [device_token("ab")] * 3, 3),
         (NtfRules(service_code_pushes=2), [web_device(path=b"/%d" % n) for n in range(3)], 2),
         (NtfRules(service_code_pushes=2), [web_device(f"{n}.example.org") for n in range(3)], 3),
@@ -264,6 +268,10 @@ def test_who_did_not_hear_the_answer_may_ask_beyond_the_limit_and_gets_no_furthe
         "address of null",
         "device",
         "null device",
+        "spellings of a device",
+        "spellings of an endpoint",
+        "endpoint with other keys",
+        "endpoints",
         "no service",
         "service",
         "hosts",
@@ -368,6 +376,28 @@ def test_codes(
     assert router.token == replace(token, **changes)
     assert router.counted == counted
     assert (len(router.turn.view.changed_tokens) == 0) is (not changes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (device_token("ab"), device_token("AB")),
+        (device_token("aB"), device_token("ab")),
+        (web_device("push.example.org"), web_device("Push.example.org.")),
+    ],
+)
+def test_a_verified_device_loses_its_other_tokens_however_they_spell_it(
+    first: DeviceToken, second: DeviceToken
+) -> None:
+    router = InMemory(NtfRules(web_push=True)).have(a_token(device=first, key=new_key(), name=b"f"))
+    assert isinstance(registered(router, second), IDTKN)
+    assert isinstance(registered(router, first), IDTKN), "two registrations, as the protocol has it"
+    assert len(router.tokens) == 3
+    assert {token.device for token in router.tokens.values()} == {first, second}, "stored as given"
+    last = router.turn.view.registration(first, KEY.public)
+    assert last is not None
+    assert router.decide(lambda turn: tokens.verify(turn, last, TVFY(last.code.raw))) == OK()
+    assert list(router.tokens) == [last.token_id]
 
 
 # --- TCHK, TRPL, TCRN

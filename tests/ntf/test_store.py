@@ -13,9 +13,11 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.engine.undo import Undo
 from blindpost.ntf import schema_postgres, schema_sqlite
 from blindpost.ntf.machines import SubEvent
+from blindpost.ntf.model import Token
 from blindpost.ntf.ports import NmsgReceived, SubscriptionsChanged
+from blindpost.ntf.records import Records
 from blindpost.ntf.sealing import Sealer
-from blindpost.ntf.tables import NtfStore, WrongKeyError
+from blindpost.ntf.tables import COUNTERS, NtfStore, WrongKeyError
 from blindpost.ntf.view import Needed, View, Wanted
 from blindpost.store.postgres import PostgresStore, Schema
 from blindpost.store.sqlite import NTF, SqliteStore
@@ -24,12 +26,14 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.commands import PING, TCHK, TCRN, TDEL
 from blindpost.wire.ntf.responses import ERR, OK, PONG
 from blindpost.wire.smp.errors import STORE
+from tests.support.ntf.in_memory import a_token
 from tests.support.ntf.routers import (
     ON_BOTH,
     SMP,
     STORE_KEY,
     RunningNtf,
     active_device,
+    device_token,
     open_tables,
     running_ntf,
     some_queue,
@@ -274,7 +278,8 @@ async def test_a_ledger_without_providers_counts_as_apples(tmp_path: Path, store
             sql.executemany("INSERT INTO counters VALUES (?, ?)", written)
         before.close()
     else:
-        schema = Schema("blindpost_ntf", (schema_postgres.FIRST,), ("ledger_accepted", "ledger_waiting"))
+        first = schema_postgres.MIGRATIONS[:1]
+        schema = Schema("blindpost_ntf", first, ("ledger_accepted", "ledger_waiting"))
         kept = await PostgresStore.open((tmp_path / DATABASE_FILE).read_text(), schema)
         await kept.commit([[]], {"ledger_accepted": 7, "ledger_waiting": 1})
         kept.close()
@@ -283,3 +288,42 @@ async def test_a_ledger_without_providers_counts_as_apples(tmp_path: Path, store
     counts = {name: count for name, count in store.counts().items() if count}
     store.close()
     assert counts == {"ledger_apns_accepted": 7, "ledger_apns_waiting": 1}
+
+
+@pytest.mark.parametrize("spelling", ["ab", "AB", "aB"])
+@ON_BOTH
+async def test_tokens_from_before_spellings_were_compared_are_found_again(
+    tmp_path: Path, store_kind: str, spelling: str
+) -> None:
+    """By the device as it was stored at once, and by any spelling of it once their row was written again."""
+    token = a_token(device=device_token(spelling))
+    row = Records(Sealer(STORE_KEY)).token_row(token)[:-1]
+    if store_kind == "sqlite":
+        before = SqliteStore.open(tmp_path / "ntf.db", schema_sqlite.MIGRATIONS[:2], NTF)
+        with before.transaction() as sql:
+            sql.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        before.close()
+    else:
+        schema = Schema("blindpost_ntf", schema_postgres.MIGRATIONS[:2], COUNTERS)
+        kept = await PostgresStore.open((tmp_path / DATABASE_FILE).read_text(), schema)
+        await kept.fetch("INSERT INTO tokens VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)", *row)
+        kept.close()
+    store = await open_tables(tmp_path)
+    assert await found(store, Wanted(registrations={(token.device, token.verify_key)})) == [token]
+    assert await found(store, Needed(rivals={token.device})) == [token]
+    view = View(Undo(), 0)
+    view.put_token(token)
+    await store.commit(view)
+    for other in ("ab", "AB", "aB", "Ab"):
+        assert await found(store, Needed(rivals={device_token(other)})) == [token]
+    assert await found(store, Wanted(registrations={(token.device, token.verify_key)})) == [token]
+    store.close()
+
+
+async def found(store: NtfStore, asked: Wanted | Needed) -> list[Token]:
+    view = View(Undo(), 0)
+    if isinstance(asked, Wanted):
+        await store.load(asked, view)
+    else:
+        await store.load_needed(asked, view)
+    return [token for _, token in view.tokens.items()]

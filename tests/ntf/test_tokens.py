@@ -391,6 +391,19 @@ async def test_the_token_verified_last_owns_the_device(ntf: RunningNtf) -> None:
     await second.subscribe(queue)
 
 
+@ON_BOTH
+@pytest.mark.parametrize(("first", "second"), [("ab", "AB"), ("AB", "ab"), ("aB", "AB")])
+async def test_a_device_has_one_owner_however_its_token_is_spelled(
+    ntf: RunningNtf, first: str, second: str
+) -> None:
+    former = await active_device(ntf, device_token(first))
+    latter = await active_device(ntf, device_token(second))
+    assert [where for where, _ in ntf.apple.pushed] == [former.name, latter.name], "pushed to as given"
+    assert await former.ask(TCHK()) == AUTH
+    assert await latter.status() == "ACTIVE"
+    assert (await stored_token(ntf, latter.token_id)).device == latter.name
+
+
 @pytest.mark.both_stores
 @pytest.mark.claim("NTF-50")
 async def test_a_foreign_device_token_gains_nothing(ntf: RunningNtf) -> None:

@@ -62,6 +62,35 @@ def test_a_push_service_is_the_same_however_it_is_spelled(
         assert given.endpoint == f"https://{host}:{port}/p".replace(":/p", "/p"), "as it was given"
 
 
+@pytest.mark.parametrize(
+    ("spellings", "plain"),
+    [
+        (
+            [DeviceToken(PushProvider.APNS_PROD, token) for token in (b"AB" * 32, b"aB" * 32, b"ab" * 32)],
+            DeviceToken(PushProvider.APNS_PROD, b"ab" * 32),
+        ),
+        (
+            [
+                DeviceToken.web(Subscription(host, port, b"/Path", AUTH, POINT))
+                for host, port in (("Push.example", ""), ("push.example.", "443"), ("push.example", ""))
+            ],
+            DeviceToken.web(Subscription("push.example", "", b"/Path", AUTH, POINT)),
+        ),
+        (
+            [DeviceToken.web(Subscription("PUSH.example", "8443", b"/", AUTH, POINT))],
+            DeviceToken.web(Subscription("push.example", "8443", b"/", AUTH, POINT)),
+        ),
+    ],
+)
+def test_all_spellings_of_a_device_have_one_in_common(
+    spellings: list[DeviceToken], plain: DeviceToken
+) -> None:
+    for token in spellings:
+        assert token.plain == plain
+        assert decode_whole(encode(token, write_device_token), read_device_token) == token, "kept as given"
+    assert DeviceToken(PushProvider.APNS_DEV, b"AB").plain == DeviceToken(PushProvider.APNS_DEV, b"ab")
+
+
 @given(subscriptions)
 def test_tokens_round_trip_in_binary_and_as_text(subscription: Subscription) -> None:
     token = DeviceToken.web(subscription)

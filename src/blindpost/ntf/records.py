@@ -38,6 +38,8 @@ class TokenRow(NamedTuple):
     period_due: int | None
     period_sent: int | None
     updated_day: int
+    plain_device: bytes
+    """The blind name of the device in its plain spelling: all its tokens have the same."""
 
 
 class SubscriptionRow(NamedTuple):
@@ -88,6 +90,10 @@ class Records:
     def device_name(self, device: DeviceToken) -> bytes:
         return self._sealer.blind(b"device", encode(device, write_device_token))
 
+    def rival_names(self, device: DeviceToken) -> list[bytes]:
+        """What to look for in `plain_device`; rows from before there was one have the device as given."""
+        return [self.device_name(device.plain), self.device_name(device)]
+
     def server_name(self, server: Server) -> bytes:
         return self._sealer.blind(b"server", encode(server, write_server))
 
@@ -111,6 +117,7 @@ class Records:
             token.period_due,
             token.period_sent,
             token.updated_day,
+            self.device_name(token.device.plain),
         )
 
     def token(self, row: TokenRow) -> Token:

@@ -6,7 +6,7 @@ from blindpost.ntf.tables import COUNTERS
 
 _STATES = ("waiting", "accepted", "superseded", "rejected", "expired", "dropped")
 _AT_FIRST = ("tokens", "subscriptions", "notifications", *(f"ledger_{state}" for state in _STATES))
-FIRST = """
+_FIRST = """
 CREATE TABLE meta (name text PRIMARY KEY, value bytea NOT NULL);
 CREATE TABLE tokens (
     token_id bytea PRIMARY KEY,
@@ -96,7 +96,7 @@ ALTER TABLE state
 """ + ",\n".join(f"    ADD COLUMN {counter} bigint NOT NULL DEFAULT 0" for counter in _AT_FIRST)
 
 _FROM_APPLE = {f"ledger_{state}": f"ledger_apns_{state}" for state in _STATES}
-PROVIDERS = "\n".join(
+_PROVIDERS = "\n".join(
     (
         "ALTER TABLE notifications ADD COLUMN provider text NOT NULL DEFAULT 'apns';",
         *(f"ALTER TABLE state RENAME COLUMN {old} TO {new};" for old, new in _FROM_APPLE.items()),
@@ -108,3 +108,12 @@ PROVIDERS = "\n".join(
     )
 )
 """The ledger by provider: everything before was Apple's."""
+
+_SPELLINGS = """
+ALTER TABLE tokens ADD COLUMN plain_device bytea NOT NULL DEFAULT '';
+UPDATE tokens SET plain_device = device;
+CREATE INDEX tokens_of_device ON tokens (plain_device);
+"""
+"""Tokens by device, however they spell it. A row from before has the plain name when it is next written."""
+
+MIGRATIONS = (_FIRST, _PROVIDERS, _SPELLINGS)

@@ -87,4 +87,11 @@ UPDATE counters SET name = 'ledger_apns_' || substr(name, length('ledger_') + 1)
 """
 """The ledger by provider: everything before was Apple's."""
 
-MIGRATIONS = (_FIRST, _PROVIDERS)
+_SPELLINGS = """
+ALTER TABLE tokens ADD COLUMN plain_device BLOB NOT NULL DEFAULT x'';
+UPDATE tokens SET plain_device = device;
+CREATE INDEX tokens_of_device ON tokens (plain_device);
+"""
+"""Tokens by device, however they spell it. A row from before has the plain name when it is next written."""
+
+MIGRATIONS = (_FIRST, _PROVIDERS, _SPELLINGS)

@@ -11,7 +11,7 @@ from blindpost.crypto.ids_hash import QueueSet
 from blindpost.ntf.model import Notification, SmpRouter, Token
 from blindpost.ntf.ports import Notifier
 from blindpost.ntf.records import NotificationRow, Records, RouterRow, SubscriptionRow, TokenRow
-from blindpost.ntf.schema_postgres import FIRST, PROVIDERS
+from blindpost.ntf.schema_postgres import MIGRATIONS
 from blindpost.ntf.sealing import Sealer
 from blindpost.ntf.tables import COUNTERS, Writes, WrongKeyError, readable, received_of, writes_of
 from blindpost.ntf.view import RIVALS_MAX, Needed, Registration, View, Wanted
@@ -19,18 +19,18 @@ from blindpost.store.contract import Durability
 from blindpost.store.postgres import PostgresStore, Schema, Step, Work
 from blindpost.wire.addresses import Server
 
-SCHEMA = Schema("blindpost_ntf", (FIRST, PROVIDERS), COUNTERS)
+SCHEMA = Schema("blindpost_ntf", MIGRATIONS, COUNTERS)
 
 _COLUMNS = (
     "SELECT found.token_id, found.device, verify_key, status, sealed, code_at, code_attempts, "
-    "period_minutes, period_due, period_sent, updated_day FROM "
+    "period_minutes, period_due, period_sent, updated_day, plain_device FROM "
 )
 _TOKENS = _COLUMNS + "unnest($1::bytea[]) AS wanted(name) JOIN tokens found ON "
 _REGISTRATIONS = (
     _COLUMNS + "unnest($1::bytea[], $2::bytea[]) AS wanted(device, key) "
     "JOIN tokens found ON found.device = wanted.device AND found.verify_key = wanted.key"
 )
-_RIVALS = _COLUMNS + "tokens found WHERE found.device = $1 LIMIT $2"
+_RIVALS = _COLUMNS + "tokens found WHERE found.plain_device = ANY ($1::bytea[]) LIMIT $2"
 _SUBSCRIPTIONS = (
     "SELECT found.subscription_id, token_id, server, notifier, id_hash, sealed, state, error, associated "
     "FROM unnest($1::bytea[]) AS wanted(name) JOIN subscriptions found ON "
@@ -76,11 +76,11 @@ _PUT_TOKENS = Step(
     "tokens",
     "INSERT INTO tokens SELECT * FROM unnest({0}::bytea[], {1}::bytea[], {2}::bytea[], {3}::text[], "
     "{4}::bytea[], {5}::bigint[], {6}::integer[], {7}::integer[], {8}::bigint[], {9}::bigint[], "
-    "{10}::bigint[]) ON CONFLICT (token_id) DO UPDATE SET device = excluded.device, "
+    "{10}::bigint[], {11}::bytea[]) ON CONFLICT (token_id) DO UPDATE SET device = excluded.device, "
     "status = excluded.status, sealed = excluded.sealed, code_at = excluded.code_at, "
     "code_attempts = excluded.code_attempts, period_minutes = excluded.period_minutes, "
     "period_due = excluded.period_due, period_sent = excluded.period_sent, "
-    "updated_day = excluded.updated_day RETURNING xmax = 0 AS fresh",
+    "updated_day = excluded.updated_day, plain_device = excluded.plain_device RETURNING xmax = 0 AS fresh",
 )
 _ADD_SUBSCRIPTIONS = Step(
     "subscriptions",
@@ -160,8 +160,7 @@ class PostgresTables:
         await self._fill_registrations(view, needed.registrations)
         owners = set(needed.owned)
         for device in needed.rivals:
-            name = self._records.device_name(device)
-            rows = await self.store.fetch(_RIVALS, name, RIVALS_MAX)
+            rows = await self.store.fetch(_RIVALS, self._records.rival_names(device), RIVALS_MAX)
             owners.update(token.token_id for token in self._filled(view, rows))
         if owners:
             owned: dict[bytes, list[bytes]] = {token_id: [] for token_id in owners}

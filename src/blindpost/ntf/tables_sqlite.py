@@ -32,7 +32,7 @@ from blindpost.wire.addresses import Server
 
 _TOKENS = (
     "SELECT token_id, device, verify_key, status, sealed, code_at, code_attempts, period_minutes, "
-    "period_due, period_sent, updated_day FROM tokens WHERE "
+    "period_due, period_sent, updated_day, plain_device FROM tokens WHERE "
 )
 _SUBSCRIPTION = (
     "SELECT subscription_id, token_id, server, notifier, id_hash, sealed, state, error, "
@@ -48,11 +48,12 @@ _ROUTER = (
 )
 
 _PUT_TOKENS = (
-    "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (token_id) DO UPDATE SET "
+    "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (token_id) DO UPDATE SET "
     "device = excluded.device, status = excluded.status, sealed = excluded.sealed, "
     "code_at = excluded.code_at, code_attempts = excluded.code_attempts, "
     "period_minutes = excluded.period_minutes, period_due = excluded.period_due, "
-    "period_sent = excluded.period_sent, updated_day = excluded.updated_day"
+    "period_sent = excluded.period_sent, updated_day = excluded.updated_day, "
+    "plain_device = excluded.plain_device"
 )
 _PUT_NOTIFICATION = (
     "INSERT INTO notifications VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (subscription_id) DO UPDATE SET "
@@ -115,8 +116,8 @@ class SqliteTables:
             self._fill_registrations(sql, view, needed.registrations)
             owners = set(needed.owned)
             for device in needed.rivals:
-                name = self._records.device_name(device)
-                found = self._fill_tokens(sql, view, "device = ? LIMIT ?", name, RIVALS_MAX)
+                names = self._records.rival_names(device)
+                found = self._fill_tokens(sql, view, "plain_device IN (?, ?) LIMIT ?", *names, RIVALS_MAX)
                 owners.update(token.token_id for token in found)
             for token_id in owners:
                 rows = sql.execute(_SUBSCRIPTION + "token_id = ?", (token_id,)).fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import replace
 
 from blindpost.crypto.keys import PrivateKey
@@ -224,10 +225,17 @@ def _may_push_code(turn: Turn, client: Client, device: DeviceToken) -> bool:
         for width, origin in enumerate(client.origins)
     ]
     if device.provider is not PushProvider.APNS_NULL:
-        asked.append((("codes", device), rules.device_code_pushes))
+        asked.append((("codes of device", _reached(device)), rules.device_code_pushes))
     if device.provider is PushProvider.WEB_PUSH:
         asked.append((("codes of service", device.subscription.place[0]), rules.service_code_pushes))
     return turn.state.rates.take(asked, rules.code_push_window_s, turn.now)
+
+
+def _reached(device: DeviceToken) -> Hashable:
+    """What a push wakes, however it is spelled and whatever keys a stranger names with an endpoint."""
+    if device.provider is PushProvider.WEB_PUSH:
+        return device.subscription.place, device.subscription.path
+    return device.plain
 
 
 def limited(turn: Turn) -> Response:

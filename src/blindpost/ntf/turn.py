@@ -155,7 +155,7 @@ class Turn(engine.Turn[Meter]):
 
     def is_own(self, token: Token | None) -> bool:
         """Whether a token is one of the operator's own devices."""
-        return token is not None and token.device.token in self.own_devices
+        return token is not None and token.device.plain.token in self.own_devices
 
     def tell(self, notification: Notification, *states: str) -> None:
         """A notification reached states of the funnel: noted if its device is the operator's own."""

@@ -73,6 +73,7 @@ class View:
         """By subscription."""
         self.routers: Table[Server, SmpRouter] = Table(undo)
         self._by_device: Table[DeviceToken, tuple[bytes, ...]] = Table(undo)
+        """By its plain spelling."""
         self._by_queue: Table[Queue, bytes] = Table(undo)
         self._owned: Table[bytes, tuple[bytes, ...]] = Table(undo)
         self._notified: Table[bytes, tuple[bytes, ...]] = Table(undo)
@@ -93,9 +94,10 @@ class View:
 
     def fill_token(self, token: Token) -> None:
         self.tokens.fill(token.token_id, token)
-        known = self._by_device.get(token.device) or ()
+        device = token.device.plain
+        known = self._by_device.get(device) or ()
         if token.token_id not in known:
-            self._by_device.fill(token.device, (*known, token.token_id))
+            self._by_device.fill(device, (*known, token.token_id))
 
     def fill_subscription(self, subscription: Subscription) -> None:
         self.subscriptions.fill(subscription.subscription_id, subscription)
@@ -113,11 +115,18 @@ class View:
     # --- what is there now
 
     def of_device(self, device: DeviceToken) -> tuple[Token, ...]:
-        found = (self.tokens.get(token_id) for token_id in self._by_device.get(device) or ())
-        return tuple(token for token in found if token is not None and token.device == device)
+        """However each of them spells it."""
+        plain = device.plain
+        found = (self.tokens.get(token_id) for token_id in self._by_device.get(plain) or ())
+        return tuple(token for token in found if token is not None and token.device.plain == plain)
 
     def registration(self, device: DeviceToken, verify_key: PublicKey) -> Token | None:
-        found = (token for token in self.of_device(device) if token.verify_key == verify_key)
+        """With exactly this spelling of the device, as the protocol has it."""
+        found = (
+            token
+            for token in self.of_device(device)
+            if token.device == device and token.verify_key == verify_key
+        )
         return next(found, None)
 
     def of_queue(self, server: Server, notifier_id: bytes) -> Subscription | None:
@@ -142,9 +151,10 @@ class View:
 
     def put_token(self, token: Token) -> None:
         self.tokens.put(token.token_id, token)
-        known = self._by_device.get(token.device) or ()
+        device = token.device.plain
+        known = self._by_device.get(device) or ()
         if token.token_id not in known:
-            self._by_device.put(token.device, (*known, token.token_id))
+            self._by_device.put(device, (*known, token.token_id))
         self.changed_tokens.put(token.token_id, True)
 
     def delete_token(self, token: Token) -> None:

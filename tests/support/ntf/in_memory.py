@@ -49,8 +49,8 @@ Row = Token | Subscription | Notification | SmpRouter
 NULL_DEVICE = DeviceToken(PushProvider.APNS_NULL, b"test_ntf_token")
 
 
-def web_device(host: str = "push.example.org", path: bytes = b"/1") -> DeviceToken:
-    return DeviceToken.web(WebSubscription(host, "", path, bytes(16), b"\x04" + bytes(64)))
+def web_device(host: str = "push.example.org", path: bytes = b"/1", auth: bytes = bytes(16)) -> DeviceToken:
+    return DeviceToken.web(WebSubscription(host, "", path, auth, b"\x04" + bytes(64)))
 
 
 def a_client(host: str = "192.0.2.1") -> Client:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from blindpost.wire.errors import WireError
 from blindpost.wire.frozen import dataclass
-from blindpost.wire.ntf.webpush import Subscription, read_subscription, write_subscription
+from blindpost.wire.ntf.webpush import Subscription, read_subscription, write_plainly, write_subscription
 from blindpost.wire.primitives import Reader, Writer, decode_whole, encode
 from blindpost.wire.value import Value
 
@@ -65,6 +65,13 @@ class DeviceToken(Value):
         return _subscription(self.token)
 
     @property
+    def plain(self) -> DeviceToken:
+        """The same for all spellings of a device, to compare and to count; what is pushed to is as given."""
+        if self.provider is PushProvider.WEB_PUSH:
+            return DeviceToken(self.provider, _plain_web(self.token))
+        return DeviceToken(self.provider, self.token.lower())
+
+    @property
     def text(self) -> str:
         """Provider and token for stores and settings; refused where `from_text` could not read it back."""
         if self.provider is PushProvider.WEB_PUSH:
@@ -89,6 +96,11 @@ class DeviceToken(Value):
 def _subscription(token: bytes) -> Subscription:
     """Kept, since a push needs it several times."""
     return decode_whole(token, read_subscription)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_web(token: bytes) -> bytes:
+    return encode(_subscription(token), write_plainly)
 
 
 def _readable(provider: PushProvider, token: bytes) -> bool:

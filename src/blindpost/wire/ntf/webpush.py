@@ -101,7 +101,17 @@ def read_subscription(reader: Reader) -> Subscription:
 
 
 def write_subscription(writer: Writer, subscription: Subscription) -> None:
-    writer.short(subscription.host.encode("ascii")).short(subscription.port.encode("ascii"))
+    _write(writer, subscription.host, subscription.port, subscription)
+
+
+def write_plainly(writer: Writer, subscription: Subscription) -> None:
+    """As `write_subscription`, but the same for all spellings of the push service."""
+    host, port = subscription.place
+    _write(writer, host, "" if port == HTTPS_PORT else str(port), subscription)
+
+
+def _write(writer: Writer, host: str, port: str, subscription: Subscription) -> None:
+    writer.short(host.encode("ascii")).short(port.encode("ascii"))
     writer.short(subscription.path).short(subscription.auth).short(subscription.p256dh)
 
 
