@@ -26,7 +26,7 @@ from blindpost.ntf.push.provider_tokens import ProviderTokens, SigningKey
 from blindpost.ntf.push.providers import apple_endpoints, providers_at
 from blindpost.ntf.pusher import sealed
 from blindpost.testing import apns as apple_side
-from blindpost.testing.apns import Answer, ApnsServer, Fault
+from blindpost.testing.apns import Answer, ApnsServer, Fault, Reaction
 from blindpost.wire.addresses import Host, Server
 from blindpost.wire.ntf.pushes import (
     APPLE_PADDED_SIZE,
@@ -40,6 +40,7 @@ from blindpost.wire.ntf.pushes import (
 )
 from blindpost.wire.ntf.status import InvalidReason
 from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
+from tests.support.ntf.hostile_push import goodbye
 from tests.support.serving.waiting import until
 
 SECRET = bytes(range(32))
@@ -191,6 +192,42 @@ async def test_a_connection_that_answers_503_is_retired_without_losing_other_pus
         assert isinstance(refused, RetryLater)
         assert accepted == Accepted()
         assert await provider.push(other, MESSAGE) == Accepted()
+        assert apple.connections_made == 2
+
+
+def say_goodbye(apple: ApnsServer, last_stream_id: int) -> None:
+    for connection in apple._connections:
+        connection._transport.write(goodbye(last_stream_id))
+
+
+async def test_pushes_that_apple_does_not_take_any_more_go_over_a_new_connection_at_once() -> None:
+    """And the one that it has taken is answered over the old one, and not pushed again."""
+    async with ApnsServer() as apple, pushing(apple) as provider:
+
+        def last_one(_device_token: str) -> Reaction:
+            if apple.connections_made > 1:
+                return Answer()
+            if len(apple.received) > 0:
+                return Fault.SILENCE
+            say_goodbye(apple, 1)
+            return Answer()
+
+        apple.decide = last_one
+        outcomes = await asyncio.gather(*(provider.push(TOKEN, MESSAGE) for _ in range(3)))
+        assert outcomes == [Accepted()] * 3
+        assert apple.connections_made == 2
+        assert len(apple.accepted) == 3
+
+
+async def test_an_apple_that_takes_nothing_is_asked_later() -> None:
+    async with ApnsServer() as apple, pushing(apple) as provider:
+
+        def nothing(_device_token: str) -> Reaction:
+            say_goodbye(apple, 0)
+            return Fault.SILENCE
+
+        apple.decide = nothing
+        assert await provider.push(TOKEN, MESSAGE) == RetryLater("Apple ends its connections")
         assert apple.connections_made == 2
 
 

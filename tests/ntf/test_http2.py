@@ -12,17 +12,28 @@ from pathlib import Path
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+)
 from h2.settings import SettingCodes, Settings
 
 from blindpost.ds.certificate import make_certificate
+from blindpost.ntf.push.goodbyes import Goodbyes
 from blindpost.ntf.push.http2 import (
     RESPONSE_MAX,
     ConnectionFailedError,
     Http2Connection,
+    NotSentError,
+    Response,
     tls_context,
 )
 from blindpost.wire.http2_allowance import ALLOWED_MAX
+from tests.support.ntf.hostile_push import DATA, GOAWAY, PING, SETTINGS, frame, goodbye
 
 HEADERS = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/x")]
 CERTIFICATE, KEY = make_certificate("localhost", int(time.time()))
@@ -167,17 +178,144 @@ async def test_a_long_response_is_cut_and_still_ends(tmp_path: Path) -> None:
         assert RESPONSE_MAX <= len(response.body) < 100_000
 
 
-async def test_goaway_fails_the_unanswered_requests(tmp_path: Path) -> None:
+def no_answer(peer: Peer, event: Event) -> None:
+    pass
+
+
+async def asked(connection: Http2Connection, peer: Peer, count: int) -> list[asyncio.Task[Response]]:
+    """So many requests that have come to the peer."""
+    posting = [asyncio.create_task(connection.post(HEADERS, b"body", 5)) for _ in range(count)]
+    await peer.until(lambda: peer.count(StreamEnded) == count)
+    return posting
+
+
+@pytest.mark.parametrize("error", [0, 2])
+async def test_a_peer_that_leaves_still_answers_what_it_has_begun_with(tmp_path: Path, error: int) -> None:
+    """As a service that takes so many requests on a connection: it says goodbye before its last answers."""
+    async with connected(tmp_path, no_answer) as (connection, peer):
+        first, second, third = await asked(connection, peer, 3)
+        peer.transport.write(goodbye(3, error, b"enough"))
+        with pytest.raises(NotSentError):
+            await third
+        assert not connection.usable
+        with pytest.raises(NotSentError):
+            await connection.post(HEADERS, b"body", 5)
+        peer.answer(3, status=b"201")
+        peer.flush()
+        assert (await second).status == 201
+        assert not first.done()
+        assert not connection.closed
+        peer.answer(1)
+        peer.flush()
+        assert (await first).status == 200
+        await peer.until(lambda: peer.count(ConnectionTerminated) == 1)
+        assert connection.closed
+
+
+async def test_a_goodbye_and_the_answer_after_it_may_come_together(tmp_path: Path) -> None:
     def react(peer: Peer, event: Event) -> None:
         if isinstance(event, StreamEnded):
-            peer.h2.close_connection(last_stream_id=0)
+            peer.answer(event.stream_id)
+            peer.transport.write(goodbye(event.stream_id) + peer.h2.data_to_send())
 
     async with connected(tmp_path, react) as (connection, _):
-        with pytest.raises(ConnectionFailedError):
-            await connection.post(HEADERS, b"body", 5)
+        assert (await connection.post(HEADERS, b"body", 5)).status == 200
         assert not connection.usable
-        with pytest.raises(ConnectionFailedError):
-            await connection.post(HEADERS, b"body", 5)
+
+
+async def test_requests_that_were_not_sent_when_the_peer_leaves_may_go_elsewhere(tmp_path: Path) -> None:
+    settings = {SettingCodes.MAX_CONCURRENT_STREAMS: 1}
+    async with connected(tmp_path, no_answer, settings) as (connection, peer):
+        (sent,) = await asked(connection, peer, 1)
+        waiting = asyncio.create_task(connection.post(HEADERS, b"body", 5))
+        await asyncio.sleep(0)
+        peer.transport.write(goodbye(1))
+        with pytest.raises(NotSentError):
+            await waiting
+        peer.answer(1)
+        peer.flush()
+        assert (await sent).status == 200
+        assert peer.count(RequestReceived) == 1
+
+
+async def test_a_peer_may_say_goodbye_in_two_steps(tmp_path: Path) -> None:
+    """First that it leaves, then, when it has seen what was on its way, which requests it answers."""
+    async with connected(tmp_path, no_answer) as (connection, peer):
+        first, second = await asked(connection, peer, 2)
+        peer.transport.write(goodbye(2**31 - 1))
+        peer.answer(1)
+        peer.flush()
+        assert (await first).status == 200
+        assert not connection.usable
+        assert not second.done()
+        peer.transport.write(goodbye(1))
+        with pytest.raises(NotSentError):
+            await second
+
+
+async def test_the_rest_of_a_body_is_sent_to_a_peer_that_leaves(tmp_path: Path) -> None:
+    def react(peer: Peer, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            peer.transport.write(goodbye(event.stream_id))
+        answer_at_end(peer, event)
+
+    async with connected(tmp_path, react, {SettingCodes.INITIAL_WINDOW_SIZE: 100}) as (connection, _):
+        assert (await connection.post(HEADERS, b"x" * 1000, 5)).status == 200
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["it ends the connection", "it falls silent"])
+async def test_a_peer_that_leaves_without_its_answers_may_have_taken_the_requests(
+    tmp_path: Path, ends: bool
+) -> None:
+    async with connected(tmp_path, no_answer) as (connection, peer):
+        posting = asyncio.create_task(connection.post(HEADERS, b"body", 5 if ends else 0.2))
+        await peer.until(lambda: peer.count(StreamEnded) == 1)
+        peer.transport.write(goodbye(1))
+        if ends:
+            peer.transport.close()
+        with pytest.raises(ConnectionFailedError) as failed:
+            await posting
+        assert failed.type is ConnectionFailedError, "it is not pushed again at once"
+        assert connection.closed
+
+
+async def test_a_goodbye_ends_a_connection_that_waits_for_nothing(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (connection, peer):
+        assert (await connection.post(HEADERS, b"body", 5)).status == 200
+        peer.transport.write(goodbye(1))
+        await peer.until(lambda: peer.count(ConnectionTerminated) == 1)
+        assert connection.closed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [frame(GOAWAY, 0, 0, bytes(7)), frame(GOAWAY, 0, 1, bytes(8)), frame(GOAWAY, 0, 0, bytes(2**14 + 1))],
+    ids=["too short", "of a stream", "too long"],
+)
+async def test_a_malformed_goodbye_ends_the_connection(tmp_path: Path, wrong: bytes) -> None:
+    async with connected(tmp_path, no_answer) as (connection, peer):
+        (posting,) = await asked(connection, peer, 1)
+        peer.transport.write(wrong)
+        with pytest.raises(ConnectionFailedError) as failed:
+            await posting
+        assert failed.type is ConnectionFailedError
+        assert connection.closed
+
+
+def test_goodbyes_are_taken_out_wherever_they_are_split() -> None:
+    others = frame(PING, 0, 0, bytes(8)), frame(SETTINGS, 1, 0), frame(DATA, 0, 1, goodbye(5))
+    reserved = frame(GOAWAY, 0, 1 << 31, (1 << 31 | 7).to_bytes(4, "big") + bytes(4))
+    longest = goodbye(9, text=bytes(2**14 - 8))
+    sent = others[0] + goodbye(2**31 - 1) + others[1] + reserved + others[2] + longest + goodbye(3, 2, b"why")
+    for size in (1, 2, 3, 8, 9, 10, 17, 100, len(sent)):
+        goodbyes, rest, last = Goodbyes(), b"", list[int]()
+        for place in range(0, len(sent), size):
+            other, said = goodbyes.take_out(sent[place : place + size])
+            rest, last = rest + other, last + said
+        assert rest == b"".join(others)
+        assert last == [2**31 - 1, 7, 9, 3]
+    for wrong in (frame(GOAWAY, 0, 0, bytes(7)), frame(GOAWAY, 0, 1, bytes(8)), frame(GOAWAY, 0, 0)):
+        assert Goodbyes().take_out(wrong + others[0]) == (wrong + others[0], [])
 
 
 async def test_a_reset_request_fails_alone(tmp_path: Path) -> None:

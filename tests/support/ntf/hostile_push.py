@@ -26,6 +26,10 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
+def goodbye(last_stream_id: int, error: int = 0, text: bytes = b"") -> bytes:
+    return frame(GOAWAY, 0, 0, last_stream_id.to_bytes(4, "big") + error.to_bytes(4, "big") + text)
+
+
 READY = frame(SETTINGS, 0, 0) + frame(SETTINGS, 1, 0)
 
 
@@ -118,7 +122,8 @@ ATTACKS: dict[str, Attack] = {
     "slow answer": slow,
     "reset connection": answer(then_reset=True),
     "reset stream": answer(frame(RST, 0, 1, bytes(4))),
-    "goaway": answer(frame(GOAWAY, 0, 0, bytes(8))),
+    "goaway": answer(goodbye(0)),
+    "goaway before each answer": answer(goodbye(1), frame(HEADERS, END_HEADERS | END_STREAM, 1, OK_HEAD)),
     "wrong stream": answer(frame(HEADERS, END_HEADERS | END_STREAM, 99, OK_HEAD)),
     "push promise": answer(frame(PROMISE, END_HEADERS, 1, (2).to_bytes(4, "big") + OK_HEAD)),
     "ping flood": flood(frame(PING, 0, 0, bytes(8)) * 4000),

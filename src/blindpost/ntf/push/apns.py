@@ -8,7 +8,15 @@ import ssl
 from dataclasses import dataclass
 
 from blindpost.ntf.ports import Accepted, Failed, PushOutcome, RetryLater, TokenInvalid
-from blindpost.ntf.push.http2 import WATCH, ConnectionFailedError, Header, Http2Connection, Response, Watch
+from blindpost.ntf.push.http2 import (
+    WATCH,
+    ConnectionFailedError,
+    Header,
+    Http2Connection,
+    NotSentError,
+    Response,
+    Watch,
+)
 from blindpost.ntf.push.outcome import CHANGED_TOO_OFTEN, EXPIRED_PROVIDER_TOKEN, outcome_of, retry_after_s
 from blindpost.ntf.push.provider_tokens import ProviderTokens
 from blindpost.wire.errors import WireError
@@ -23,6 +31,8 @@ PORT = 443
 TOPIC = "chat.simplex.app"
 PAYLOAD_MAX = 4096
 """Apple refuses larger bodies."""
+CONNECTIONS_TRIED = 2
+"""How many connections an unsent push is tried on, one after the other."""
 
 _OUT_OF_ORDER = 503
 _DEVICE_TOKEN = re.compile(rb"(?:[0-9a-fA-F]{2}){1,100}")
@@ -68,15 +78,22 @@ class Apns:
             return Failed("the payload is larger than Apple takes")
         bearer = self._tokens.current()
         try:
-            connection = await self._connected()
-            response = await connection.post(
-                self._headers(token.token, push, bearer), body, self._endpoint.response_timeout_s
-            )
+            response = await self._answered(self._headers(token.token, push, bearer), body)
         except ConnectionFailedError as error:
             return RetryLater(str(error))
-        if response.status == _OUT_OF_ORDER:
-            connection.retire()
         return self._read(response, bearer)
+
+    async def _answered(self, headers: list[Header], body: bytes) -> Response:
+        for _ in range(CONNECTIONS_TRIED):
+            connection = await self._connected()
+            try:
+                response = await connection.post(headers, body, self._endpoint.response_timeout_s)
+            except NotSentError:
+                continue
+            if response.status == _OUT_OF_ORDER:
+                connection.retire()
+            return response
+        raise ConnectionFailedError("Apple ends its connections")
 
     async def close(self) -> None:
         connecting, self._connecting = self._connecting, None

@@ -17,7 +17,6 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
-    ConnectionTerminated,
     DataReceived,
     Event,
     RemoteSettingsChanged,
@@ -28,6 +27,7 @@ from h2.events import (
 from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from blindpost.ntf.push.goodbyes import Goodbyes
 from blindpost.wire.http2_allowance import Allowance
 
 ALPN = "h2"
@@ -64,7 +64,8 @@ class ConnectionFailedError(Exception):
 
 
 class NotSentError(ConnectionFailedError):
-    """The connection ended before the request was sent: another one may be tried at once."""
+    """The request was not sent, or the peer said that it will not look at it: another connection may be
+    tried at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Http2Connection(asyncio.Protocol):
         self._h2 = H2Connection(_CONFIG)
         self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._allowance = Allowance()
+        self._goodbyes = Goodbyes()
         self._transport: asyncio.Transport
         self._waiting: OrderedDict[_Exchange, None] = OrderedDict()
         self._unfinished: OrderedDict[int, _Exchange] = OrderedDict()
@@ -208,11 +210,14 @@ class Http2Connection(asyncio.Protocol):
             self._end("the peer sends too much besides answers")
             self._transport.abort()
             return
+        data, goodbyes = self._goodbyes.take_out(data)
         try:
             for event in self._h2.receive_data(data):
                 self._received(event)
         except ProtocolError:
             self.abort()
+        for last_stream_id in goodbyes:
+            self._left_after(last_stream_id)
         if not self.closed:
             self._pump()
 
@@ -326,9 +331,7 @@ class Http2Connection(asyncio.Protocol):
             case StreamEnded(stream_id=stream_id):
                 self._answered(stream_id)
             case StreamReset(stream_id=stream_id):
-                self._forget(stream_id, "the peer reset the request")
-            case ConnectionTerminated():
-                self.abort()
+                self._forget(stream_id, ConnectionFailedError("the peer reset the request"))
             case RemoteSettingsChanged():
                 self._are_settings_known = True
                 encoder = self._h2.encoder
@@ -345,11 +348,21 @@ class Http2Connection(asyncio.Protocol):
             response = Response(exchange.status, bytes(exchange.received), exchange.retry_after)
             exchange.done.set_result(response)
 
-    def _forget(self, stream_id: int, why: str) -> None:
+    def _left_after(self, last_stream_id: int) -> None:
+        """GOAWAY: the peer answers requests up to this one and looks at no others."""
+        self._retired = True
+        for stream_id in tuple(self._streams):
+            if stream_id > last_stream_id:
+                self._forget(stream_id, NotSentError("the peer leaves"))
+        for exchange in self._waiting:
+            _fail(exchange, NotSentError("the peer leaves"))
+        self._waiting.clear()
+
+    def _forget(self, stream_id: int, error: ConnectionFailedError) -> None:
         exchange = self._streams.pop(stream_id, None)
         self._unfinished.pop(stream_id, None)
-        if exchange is not None and not exchange.done.done():
-            exchange.done.set_exception(ConnectionFailedError(why))
+        if exchange is not None:
+            _fail(exchange, error)
 
     def _take_back(self, exchange: _Exchange) -> None:
         """The caller left: unsent data is dropped, and the peer may stop with the rest."""
@@ -373,11 +386,15 @@ class Http2Connection(asyncio.Protocol):
         if self._watching is not None:
             self._watching.cancel()
         for exchange in (*self._waiting, *self._streams.values()):
-            if not exchange.done.done():
-                exchange.done.set_exception(ConnectionFailedError(why))
+            _fail(exchange, ConnectionFailedError(why))
         self._waiting.clear()
         self._streams.clear()
         self._unfinished.clear()
+
+
+def _fail(exchange: _Exchange, error: ConnectionFailedError) -> None:
+    if not exchange.done.done():
+        exchange.done.set_exception(error)
 
 
 def _status(headers: Sequence[Header]) -> int:

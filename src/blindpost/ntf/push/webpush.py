@@ -125,12 +125,13 @@ class WebPush:
             try:
                 response = await connection.post(headers, body, self._way.response_timeout_s)
             except NotSentError:
-                continue  # it waited behind a request whose answer ended the connection
+                continue  # it waited behind the last request that this connection takes
             except ConnectionFailedError:
                 self._rests.failed(place)
                 raise
             self._rests.answered(place)
             return response
+        self._rests.failed(place)
         raise ConnectionFailedError("the push service ends its connections")
 
     async def close(self) -> None:
