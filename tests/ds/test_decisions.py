@@ -7,12 +7,30 @@ import pytest
 from blindpost.ds import queues
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.meters import Meter
-from blindpost.ds.model import DsRules, Entry, delivery_queue, named, number_and_tag, package_queue
+from blindpost.ds.model import (
+    LARGE_BYTES,
+    DsRules,
+    Entry,
+    delivery_queue,
+    named,
+    number_and_tag,
+    package_queue,
+)
 from blindpost.ds.state import Wait
 from blindpost.ds.turn import Turn
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
-from blindpost.wire.capnp.node import Auth, Enqueue, Fetch, FetchKeyPackage, FetchWait, Payloads
+from blindpost.wire.capnp.node import (
+    Ack,
+    Auth,
+    Enqueue,
+    Fetch,
+    FetchKeyPackage,
+    FetchWait,
+    KeyPackage,
+    Payloads,
+    UploadKeyPackage,
+)
 from tests.support.ds.delivery import ALICE
 from tests.support.ds.in_memory import PACKAGES, QUEUE, InMemory, entry
 
@@ -89,6 +107,42 @@ def test_an_enqueue_does_not_overtake_what_was_not_loaded() -> None:
 
     desk.decide(batch)
     assert desk.turn.answers[-1].outcome == Payloads((b"0",))
+
+
+@pytest.mark.parametrize("ended", ["ack", "finish"])
+def test_a_payload_deleted_in_a_turn_does_not_come_back_with_the_next_one(ended: str) -> None:
+    """The queue is empty in between: what comes next must not pass for what was there."""
+    desk = InMemory().have(QUEUE, entry(0, LARGE_BYTES + 1))
+    desk.decide(lambda turn: queues.take(turn, desk.one, 1, FETCH))
+
+    def batch(turn: Turn) -> None:
+        if ended == "ack":
+            queues.acknowledge(turn, desk.one, 2, Ack(ALICE, b"", 1, (entry(0).id,), Auth()))
+        else:
+            queues.finish(turn, desk.one, 1)
+        queues.enqueue(turn, desk.other, 3, enqueued(b"new"))
+        queues.take(turn, desk.one, 4, FETCH)
+
+    desk.decide(batch)
+    assert desk.turn.answers[-1].outcome == Payloads((b"new",))
+    desk.decide(lambda turn: queues.finish(turn, desk.one, 4))
+    assert desk.numbers() == []
+    desk.decide(lambda turn: queues.enqueue(turn, desk.other, 5, enqueued(b"later")))
+    assert desk.numbers() == [0], "an empty queue leaves nothing behind"
+
+
+def test_a_package_taken_in_a_turn_is_not_taken_again_after_an_upload() -> None:
+    desk = InMemory().have(PACKAGES, entry(0))
+
+    def batch(turn: Turn) -> None:
+        queues.fetch_package(turn, desk.one, 1, FetchKeyPackage(ALICE, Auth()))
+        queues.upload_package(turn, desk.one, 2, UploadKeyPackage(ALICE, b"new", Auth()))
+        for question in (3, 4):
+            queues.fetch_package(turn, desk.one, question, FetchKeyPackage(ALICE, Auth()))
+
+    desk.decide(batch)
+    found = [one.outcome for one in desk.turn.answers if isinstance(one.outcome, KeyPackage)]
+    assert found == [KeyPackage(b"0"), KeyPackage(b"new"), KeyPackage(b"")]
 
 
 def test_a_failed_turn_leaves_nothing_behind() -> None:

@@ -17,8 +17,9 @@ from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, PAYLOAD_BYTES_MAX, DsRules, Ends, Entry, delivery_queue
 from blindpost.ds.tables import DsStore, IsHeld, LmdbTables
 from blindpost.ds.tables_postgres import PostgresTables
-from blindpost.ds.view import AddEntry, Change, PutEnds, View, Wanted
+from blindpost.ds.view import AddEntry, Change, PutEnds, PutTotals, View, Wanted
 from blindpost.engine.loop import StoreFailedError
+from blindpost.engine.undo import Undo
 from tests.support.ds.delivery import ALICE, BOB, WAY, Running, cut, running, silent, tokens
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -423,6 +424,67 @@ async def test_leftovers_of_a_crash_are_removed_at_start(tmp_path: Path) -> None
     assert await store.read_large(QUEUE, Entry(0, kept, PAYLOAD_BYTES_MAX)) == large(b"k")
     assert await store.read_large(QUEUE, Entry(1, lost, PAYLOAD_BYTES_MAX)) is None
     store.close()
+
+
+async def test_no_payload_is_read_for_another_that_had_its_number(tmp_path: Path) -> None:
+    store = await open_store(tmp_path / "store")
+    await store.commit([AddEntry(QUEUE, Entry(0, b"n" * 8, 3, b"new")), PutEnds(QUEUE, Ends(1, 1, 3))])
+    assert await store.read_large(QUEUE, Entry(0, b"n" * 8, 3)) == b"new", "a large one may be a row"
+    assert await store.read_large(QUEUE, Entry(0, b"o" * 8, PAYLOAD_BYTES_MAX)) is None
+    store.close()
+
+
+async def test_what_an_earlier_version_counted_wrong_is_counted_anew(tmp_path: Path) -> None:
+    store, other = await open_store(tmp_path / "store"), delivery_queue(BOB, b"")
+    added = [AddEntry(QUEUE, Entry(number, b"%8d" % number, 3, b"abc")) for number in range(4, 7)]
+    added.append(AddEntry(other, Entry(0, b"t" * 8, 1, b"x")))
+    wrong = [PutEnds(QUEUE, Ends(1, 1, 1)), PutEnds(delivery_queue(BOB, b"empty"), Ends(1, 1, 1))]
+    await store.commit([*added, *wrong, PutTotals(2, 4)])
+    if isinstance(store, LmdbTables):
+        store.store.commit([("meta", b"schema version", (2).to_bytes(4, "big"))])
+    else:
+        assert isinstance(store, PostgresTables)
+        await store.store.fetch("UPDATE state SET version = 2, bytes = 4 RETURNING version")
+    store.close()
+    store = await open_store(tmp_path / "store")
+    view = View(Undo())
+    await store.load(Wanted({QUEUE, other}), view, lambda queue, number: False, DsRules())
+    assert (view.ends(QUEUE), view.ends(other)) == (Ends(7, 3, 9), Ends(1, 1, 1))
+    assert store.totals() == view.totals == (4, 10)
+    assert store.counts()["queues"] == 2
+    assert [count async for _, _, count in store.queues()] == [3, 1]
+    store.close()
+
+
+async def test_a_payload_deleted_in_a_turn_does_not_come_back_with_the_next_one(
+    ds: Running, client: DsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ds.service.store
+    await client.enqueue(BOB, b"old")
+    await client.upload_key_package(BOB, b"old package")
+    (old,) = await client.lease(BOB)
+    async with await ds.client() as slow:
+        held = slow_commits(monkeypatch, store)
+        sending = asyncio.create_task(slow.enqueue(ALICE, b"slow"))
+        await ds.until(lambda: ds.service.beside._commit is not None)
+        async with releasing(held):
+            calls = [
+                client.ack(BOB, (old.id,)),
+                client.enqueue(BOB, b"new"),
+                client.fetch(BOB),
+                client.fetch_key_package(BOB),
+                client.upload_key_package(BOB, b"new package"),
+                client.fetch_key_package(BOB),
+            ]
+            answered = asyncio.gather(*calls)
+            await ds.until(lambda: ds.service.engine.waiting == len(calls))
+        await sending
+        _, _, payloads, first, _, second = await answered
+        assert (payloads, first, second) == ((b"new",), b"old package", b"new package")
+        assert await client.fetch_key_package(BOB) is None
+        await ds.until(lambda: store.totals() == (1, len(b"slow")))
+        assert await slow.fetch(ALICE) == (b"slow",)
+        await ds.until(lambda: store.totals() == (0, 0))
 
 
 async def test_a_stopping_service_completes_what_it_began(

@@ -8,6 +8,7 @@ the table `large` lists the files that have an entry.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from blindpost.ds.heads import Head
 from blindpost.ds.large import LargeFiles, large_name
-from blindpost.ds.model import DsRules, Ends, Entry, named
+from blindpost.ds.model import EMPTY, DsRules, Ends, Entry, named
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals, View, Wanted
 from blindpost.store.contract import Durability
 from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
@@ -96,7 +97,32 @@ def _second(write: Write) -> None:
     """Version 2: large payloads are files. Those that are rows already stay rows."""
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first, _second)
+def _third(write: Write) -> None:
+    """Version 3: the payloads are counted anew, for earlier versions could count some of them twice."""
+    while rows := write.page(QUEUES, b"", WALK_STEP).rows:
+        for queue, _ in rows:
+            write.delete(QUEUES, queue)
+    payloads = total = 0
+    for queue, entries in itertools.groupby(_all_entries(write), lambda found: found[0]):
+        ends = EMPTY
+        for _, number, size in entries:
+            ends = Ends(number + 1, ends.count + 1, ends.size + size)
+        payloads, total = payloads + ends.count, total + ends.size
+        write.put(QUEUES, queue, _ENDS.pack(ends.tail, ends.count, ends.size))
+    write.put(META, _TOTALS_KEY, _TOTALS.pack(payloads, total))
+
+
+def _all_entries(read: Read) -> Iterator[tuple[bytes, int, int]]:
+    """Queue, number and size of each entry, queue by queue."""
+    start: bytes | None = b""
+    while start is not None:
+        page = read.page(ENTRIES, start, WALK_STEP)
+        start = page.following
+        for key, row in page.rows:
+            yield key[:-8], int.from_bytes(key[-8:], "big"), _ENTRY.unpack(row)[1]
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first, _second, _third)
 
 
 class LmdbTables:
@@ -155,12 +181,15 @@ class LmdbTables:
 
     async def read_large(self, queue: bytes, entry: Entry) -> bytes | None:
         found = await self._files.read(large_name(queue, entry.tag))
-        return found if found is not None else await asyncio.to_thread(self._row, _key(queue, entry.number))
+        if found is None:
+            found = await asyncio.to_thread(self._row, _key(queue, entry.number), entry.tag)
+        return found
 
-    def _row(self, key: bytes) -> bytes | None:
-        """A payload from an import or an earlier version: a row, however large."""
+    def _row(self, key: bytes, tag: bytes) -> bytes | None:
+        """A payload from an import or an earlier version: a row, however large. None if it is another's."""
         with self.store.read() as read:
-            return read.get(PAYLOADS, key)
+            row = read.get(ENTRIES, key)
+            return read.get(PAYLOADS, key) if row is not None and _ENTRY.unpack(row)[0] == tag else None
 
     def totals(self) -> tuple[int, int]:
         with self.store.read() as read:
@@ -196,9 +225,10 @@ class LmdbTables:
             with self.store.read() as read:
                 page = read.page(ENTRIES, start, WALK_STEP, queue)
             for key, row in page.rows:
-                payload = self._row(key)
+                tag, _ = _ENTRY.unpack(row)
+                payload = self._row(key, tag)
                 if payload is None:
-                    payload = self._files.look(large_name(queue, _ENTRY.unpack(row)[0]))
+                    payload = self._files.look(large_name(queue, tag))
                 assert payload is not None, "an entry without its payload"
                 yield payload
             start = page.following

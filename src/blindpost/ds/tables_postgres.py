@@ -63,7 +63,17 @@ CREATE TABLE pieces (
 ALTER TABLE pieces ALTER COLUMN content SET STORAGE EXTERNAL;
 """
 
-SCHEMA = Schema("blindpost_ds", (_FIRST, _SECOND), COUNTERS)
+# The payloads are counted anew, for earlier versions could count some of them twice.
+_THIRD = """
+DELETE FROM queues;
+INSERT INTO queues SELECT queue, max(number) + 1, count(*), sum(size) FROM payloads GROUP BY queue;
+UPDATE state SET
+    queues = (SELECT count(*) FROM queues),
+    payloads = (SELECT count(*) FROM payloads),
+    bytes = (SELECT coalesce(sum(size), 0) FROM payloads);
+"""
+
+SCHEMA = Schema("blindpost_ds", (_FIRST, _SECOND, _THIRD), COUNTERS)
 
 _PUT_QUEUES = Step(
     "queues",

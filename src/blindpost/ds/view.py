@@ -26,7 +26,10 @@ class DeleteEntry(Value):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PutEnds(Value):
-    """The new ends of a queue; those of an empty queue are not kept."""
+    """The new ends of a queue; those of an empty queue are not kept, so it starts from 0 in a later turn.
+
+    Within a turn no number is used twice: entries that were loaded are known by their numbers.
+    """
 
     queue: bytes
     ends: Ends
@@ -132,8 +135,7 @@ class View:
         ends = self.ends(queue)
         self._entries.pop((queue, entry.number))
         self._change(DeleteEntry(queue, entry))
-        left = Ends(ends.tail, ends.count - 1, ends.size - entry.size) if ends.count > 1 else EMPTY
-        self._count(queue, left, -1, -entry.size)
+        self._count(queue, Ends(ends.tail, ends.count - 1, ends.size - entry.size), -1, -entry.size)
 
     def _count(self, queue: bytes, ends: Ends, payloads: int, size: int) -> None:
         self._ends.put(queue, ends)

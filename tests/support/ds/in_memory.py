@@ -70,6 +70,8 @@ class InMemory:
             assert isinstance(totals, PutTotals)
         for queue, found in self._ends().items():
             assert turn.view.ends(queue) == found
+            if not found.count:
+                self.tails[queue] = 0
         return answer
 
     def answered(self, peer: Peer, question: int, *, is_held: bool = False) -> Any:
@@ -119,8 +121,6 @@ class InMemory:
     def _ends(self) -> dict[bytes, Ends]:
         return {
             queue: Ends(self.tails[queue], len(entries), sum(one.size for one in entries))
-            if entries
-            else Ends()
             for queue, entries in self.queues.items()
         }
 
@@ -131,7 +131,7 @@ class InMemory:
         """What a commit makes durable; counts are compared with the rows."""
         match change:
             case AddEntry(queue, added):
-                assert added.number == (self.tails.get(queue, 0) if self.queues.get(queue) else 0)
+                assert added.number == self.tails.get(queue, 0)
                 self.queues.setdefault(queue, []).append(added)
                 self.tails[queue] = added.number + 1
             case DeleteEntry(queue, gone):
