@@ -16,7 +16,7 @@ from blindpost.ds.model import (
     number_and_tag,
     package_queue,
 )
-from blindpost.ds.state import Wait
+from blindpost.ds.state import Reach, Wait
 from blindpost.ds.turn import Turn
 from blindpost.ds.view import View
 from blindpost.engine.undo import Undo
@@ -177,6 +177,44 @@ def test_an_overdue_fetch_is_skipped_by_its_own_connection_only() -> None:
     assert desk.counted[Meter.DISPLACED] == 1
     desk.decide(lambda turn: queues.finish(turn, desk.one, 1))
     assert not desk.turn.view.changes, "it is in other hands now"
+
+
+@pytest.mark.parametrize(
+    ("askers", "holds", "found"),
+    [
+        ("", [None], [False]),
+        ("1", [None, None], [True, True]),
+        ("1", ["1 fetched", "1 fetched, over", None], [False, False, True]),
+        ("1", ["1 leased", "1 leased, over", None], [False, True, True]),
+        ("1", ["2 fetched, over", "2 leased, over"], [True, True]),
+        ("1", [None, "2 fetched", None, "1 leased, over"], [True, False, False, False]),
+        ("12", ["1 fetched, over", "2 fetched, over"], [True, True]),
+        ("12", ["1 fetched", "1 fetched, over", "2 fetched, over", None], [False, False, True, True]),
+        ("12", ["1 leased", "2 leased", None, "2 leased, over"], [False, False, False, False]),
+    ],
+)
+def test_what_those_who_ask_may_take(askers: str, holds: list[str | None], found: list[bool]) -> None:
+    """Nobody comes past what another connection holds; what a connection holds itself it does not get."""
+    desk = InMemory()
+    peers = {"1": desk.one, "2": desk.other}
+    for number, hold in enumerate(holds):
+        if hold is not None:
+            until = desk.now if "over" in hold else desk.now + 1
+            desk.state.hold(peers[hold[0]], number, QUEUE, [entry(number)], until, is_lease="leased" in hold)
+    reach = Reach(desk.state, QUEUE, [peers[asker] for asker in askers], desk.now)
+    assert [reach.may_take(number) for number in range(len(holds))] == found
+
+
+def test_a_waiting_call_that_must_look_further_does_not_keep_others_from_what_is_there() -> None:
+    desk = InMemory(DsRules(hold_s=10)).have(QUEUE, entry(0))
+    desk.cut = {QUEUE}
+    desk.decide(lambda turn: queues.take(turn, desk.one, 1, FETCH))
+    for peer in (desk.one, desk.other):
+        desk.state.add_wait(Wait(peer, 2, WAIT, QUEUE, 100.0, 999.0))
+    desk.undo.forget()
+    desk.now = 200.0
+    assert desk.decide(lambda turn: queues.wake(turn, QUEUE)) is False
+    assert [(one.peer, one.outcome) for one in desk.turn.answers] == [(desk.other, Payloads((b"0",)))]
 
 
 @pytest.mark.parametrize("held", [0, SCAN_MAX])

@@ -625,7 +625,10 @@ def test_a_view_without_rows_and_with_rows_that_are_loaded_twice() -> None:
     for payloads in (0, 3, 2):
         wanted.head(QUEUE, payloads)
         assert wanted.heads == {QUEUE: min(payloads * 3, 3)}
-    assert wanted == Wanted(queues={QUEUE}, heads={QUEUE: 3})
+    one, other = Peer(1, Undo()), Peer(2, Undo())
+    wanted.head(QUEUE, 3, one)
+    wanted.head(QUEUE, 3, other, one)
+    assert wanted == Wanted(queues={QUEUE}, heads={QUEUE: 3}, askers={QUEUE: {one, other}})
 
 
 def test_another_channel_is_another_queue() -> None:

@@ -15,7 +15,8 @@ from blindpost.ds.client import DsClient, RefusedError
 from blindpost.ds.large import LargeFiles
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, PAYLOAD_BYTES_MAX, DsRules, Ends, Entry, delivery_queue
-from blindpost.ds.tables import DsStore, IsHeld, LmdbTables
+from blindpost.ds.state import Reach
+from blindpost.ds.tables import DsStore, LmdbTables, Reaches
 from blindpost.ds.tables_postgres import PostgresTables
 from blindpost.ds.view import AddEntry, Change, PutEnds, PutTotals, View, Wanted
 from blindpost.engine.loop import StoreFailedError
@@ -228,8 +229,8 @@ async def test_no_turn_handles_more_than_its_share(
     read: list[int] = []
     written: list[int] = []
 
-    async def counted_load(wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
-        await load(wanted, view, is_held, rules)
+    async def counted_load(wanted: Wanted, view: View, reaches: Reaches, rules: DsRules) -> None:
+        await load(wanted, view, reaches, rules)
         loaded = [entry.payload for queue in wanted.heads for entry in view.head(queue)]
         read.append(sum(map(len, filter(None, loaded))))
 
@@ -447,8 +448,8 @@ async def test_what_an_earlier_version_counted_wrong_is_counted_anew(tmp_path: P
         await store.store.fetch("UPDATE state SET version = 2, bytes = 4 RETURNING version")
     store.close()
     store = await open_store(tmp_path / "store")
-    view = View(Undo())
-    await store.load(Wanted({QUEUE, other}), view, lambda queue, number: False, DsRules())
+    view, reaches = View(Undo()), dict[bytes, Reach]()
+    await store.load(Wanted({QUEUE, other}), view, reaches.__getitem__, DsRules())
     assert (view.ends(QUEUE), view.ends(other)) == (Ends(7, 3, 9), Ends(1, 1, 1))
     assert store.totals() == view.totals == (4, 10)
     assert store.counts()["queues"] == 2

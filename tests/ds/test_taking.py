@@ -79,6 +79,24 @@ async def test_a_hold_keeps_others_off_for_a_limited_time(tmp_path: Path) -> Non
             assert len(ds.service.plan.state.held) == 0
 
 
+async def test_answers_that_are_kept_too_long_do_not_keep_their_connection_from_the_rest(
+    tmp_path: Path,
+) -> None:
+    """They fill what a turn looks at, and are nobody else's yet."""
+    rules = DsRules(hold_s=0.0, response_payloads=2)
+    async with running(tmp_path, rules) as ds, await ds.client() as client, asyncio.timeout(LONG_S / 2):
+        silent(client)
+        await enqueue(client, b"1", b"2", b"3")
+        assert await client.fetch(ALICE) == (b"1", b"2")
+        assert await client.fetch(ALICE) == (b"3",)
+        assert await client.fetch(ALICE) == ()
+        assert await client.fetch_wait(ALICE, timeout_s=0.01) == ()
+        waiting = asyncio.create_task(client.fetch_wait(ALICE, timeout_s=LONG_S))
+        await ds.until(lambda: len(ds.service.plan.state.waiting) == 1)
+        await enqueue(client, b"4")
+        assert await waiting == (b"4",)
+
+
 @pytest.mark.claim("DLV-20")
 async def test_what_was_taken_does_not_reappear(tmp_path: Path) -> None:
     async with running(tmp_path) as ds, await ds.client() as client:

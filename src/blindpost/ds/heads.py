@@ -33,7 +33,7 @@ class Head:
         return self.is_cut or len(self._entries) >= SCAN_MAX
 
     def offer(self, entry: Entry, *, is_held: bool) -> None:
-        """The next entry of the queue."""
+        """The next entry of the queue; it is held if none of those who ask may take it."""
         if self.is_scanned:
             return
         if not is_held:

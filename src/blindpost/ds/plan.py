@@ -13,7 +13,7 @@ from blindpost.ds.lab import DsLab
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, is_of, number_and_tag
 from blindpost.ds.quotas import Quotas
-from blindpost.ds.state import DsState, Peer, Wait
+from blindpost.ds.state import DsState, Peer, Reach, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
 from blindpost.ds.view import Wanted
@@ -158,7 +158,11 @@ class DsPlan:
         wanted = Wanted()
         for event in batch:
             self._want(wanted, event)
-        await self._store.load(wanted, turn.view, self._is_held, self.rules)
+
+        def reach(queue: bytes) -> Reach:
+            return Reach(self.state, queue, wanted.askers[queue], turn.now)
+
+        await self._store.load(wanted, turn.view, reach, self.rules)
         return wanted
 
     # --- beside a commit
@@ -191,21 +195,17 @@ class DsPlan:
     def release_beside(self, prepared: Turn) -> None:
         self._release(prepared)
 
-    def _is_held(self, queue: bytes, number: int) -> bool:
-        hold = self.state.held.get((queue, number))
-        return hold is not None and self._turn.now < hold.until
-
     def _want(self, wanted: Wanted, event: Event) -> None:
         match event:
             case Called(refused=Refusal()):
                 pass
-            case Called(_, _, Fetch() | FetchWait() | Lease() as request):
-                wanted.head(queue_of(request), queues.payloads_max(self.rules, request))
+            case Called(peer, _, Fetch() | FetchWait() | Lease() as request):
+                wanted.head(queue_of(request), queues.payloads_max(self.rules, request), peer)
             case Called(_, _, Enqueue() | UploadKeyPackage() as request):
                 wanted.queues.add(queue_of(request))
-            case Called(_, _, FetchKeyPackage() as request):
+            case Called(peer, _, FetchKeyPackage() as request):
                 queue = queue_of(request)
-                wanted.head(queue, wanted.heads.get(queue, 0) + 1)
+                wanted.head(queue, wanted.heads.get(queue, 0) + 1, peer)
             case Called(_, _, Ack() as request):
                 queue = queue_of(request)
                 wanted.queues.add(queue)
@@ -222,11 +222,12 @@ class DsPlan:
                 if self.lab is not None:  # it reports queue depths
                     wanted.queues.update(queue for queue in wanted.touched if is_of(queue, self.lab.keys))
             case Wake(queue) if queue in self.state.waiters:
-                wanted.head(queue, self.rules.response_payloads)
+                waiters = self.state.waiters.get(queue) or ()
+                wanted.head(queue, self.rules.response_payloads, *(wait.peer for wait in waiters))
             case Staged(stage):
                 wanted.queues.add(stage.queue)
             case WaitOver(wait):
-                wanted.head(wait.queue, queues.payloads_max(self.rules, wait.request))
+                wanted.head(wait.queue, queues.payloads_max(self.rules, wait.request), wait.peer)
             case _:
                 pass
 

@@ -140,9 +140,9 @@ def available(turn: Turn, peer: Peer, queue: bytes, payloads: int) -> Available:
     for entry in turn.view.head(queue):
         hold = turn.state.held.get((queue, entry.number))
         if hold is not None:
-            if turn.now < hold.until and hold.peer is not peer:
+            if hold.keeps_from(peer, turn.now):
                 return Available(tuple(taken), until=hold.until)
-            if hold.peer is peer and (turn.now < hold.until or not hold.is_lease):
+            if hold.is_passed_by(peer, turn.now):
                 continue
         if len(taken) == payloads or (taken and entry.size > room):
             return Available(tuple(taken))
@@ -238,6 +238,7 @@ def disconnect(turn: Turn, peer: Peer) -> None:
 
 def wake(turn: Turn, queue: bytes) -> bool:
     """Let all waiting calls of a queue look again, the oldest first. False if more has to be loaded."""
+    enough = True
     for wait in turn.state.waiters.get(queue) or ():
         turn.count(Meter.WAKES)
         found = available(turn, wait.peer, queue, payloads_max(turn.rules, wait.request))
@@ -247,10 +248,10 @@ def wake(turn: Turn, queue: bytes) -> bool:
             turn.tell_wait("woken", wait)
             _hand_out(turn, wait.peer, wait.question, wait.request, queue, found.entries)
         elif not found.is_complete:
-            return False
+            enough = False
         elif found.until is not None:
             turn.wake(queue, found.until - turn.now)
-    return True
+    return enough
 
 
 def wait_over(turn: Turn, wait: Wait) -> bool:

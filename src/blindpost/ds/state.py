@@ -7,7 +7,7 @@ still in its place in its queue.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from blindpost.ds.model import Entry
@@ -52,6 +52,14 @@ class Hold(Value):
     until: float
     is_lease: bool
 
+    def keeps_from(self, peer: Peer, now: float) -> bool:
+        """Whether this connection may not take its payloads yet, nor any behind them."""
+        return now < self.until and self.peer is not peer
+
+    def is_passed_by(self, peer: Peer, now: float) -> bool:
+        """Whether its payloads are this connection's own, which gets those behind them."""
+        return self.peer is peer and (now < self.until or not self.is_lease)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Wait(Value):
@@ -63,6 +71,25 @@ class Wait(Value):
     queue: bytes
     started: float
     deadline: float
+
+
+class Reach:
+    """How far the connections that ask for payloads of one queue come in it."""
+
+    def __init__(self, state: DsState, queue: bytes, askers: Iterable[Peer], now: float) -> None:
+        self._held = state.held
+        self._queue = queue
+        self._askers = set(askers)
+        self._now = now
+
+    def may_take(self, number: int) -> bool:
+        """Whether one of them may take this payload. They are looked at in order, and none is left out."""
+        hold = self._held.get((self._queue, number))
+        if hold is None:
+            return bool(self._askers)
+        if self._now < hold.until:
+            self._askers.intersection_update((hold.peer,))
+        return any(not hold.is_passed_by(peer, self._now) for peer in self._askers)
 
 
 class DsState:

@@ -17,6 +17,7 @@ from typing import Protocol
 from blindpost.ds.heads import Head
 from blindpost.ds.large import LargeFiles, large_name
 from blindpost.ds.model import EMPTY, DsRules, Ends, Entry, named
+from blindpost.ds.state import Reach
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals, View, Wanted
 from blindpost.store.contract import Durability
 from blindpost.store.lmdb import META, LmdbStore, Migration, Read, Write
@@ -31,8 +32,8 @@ INLINE_BYTES_MAX = 64 << 10
 """A commit above this runs outside the event loop, as does one that waits for the disk."""
 WALK_STEP = 256
 
-IsHeld = Callable[[bytes, int], bool]
-
+Reaches = Callable[[bytes], Reach]
+"""For each queue that a batch takes from."""
 
 OWNER = "delivery service"
 LARGE_FOLDER = "large"
@@ -42,11 +43,11 @@ LARGE_FOLDER = "large"
 class DsStore(Protocol):
     """What the delivery service asks of a store, whichever it is."""
 
-    async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
+    async def load(self, wanted: Wanted, view: View, reaches: Reaches, rules: DsRules) -> None:
         """Fill in what a batch needs, within the bytes of a turn; may run during a commit.
 
         Of each queue that it takes from: the first entries, up to those that fill one answer, with the
-        payloads of those that are neither handed out nor large.
+        payloads of those that somebody may take and that are not large.
         """
 
     async def stage(self, queue: bytes, tag: bytes, payload: bytes) -> None:
@@ -137,7 +138,7 @@ class LmdbTables:
         self.bytes_written = 0
         """Of rows and keys, for measurements."""
 
-    async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
+    async def load(self, wanted: Wanted, view: View, reaches: Reaches, rules: DsRules) -> None:
         turn_bytes = rules.turn_bytes
         with self.store.read() as read:
             view.fill_totals(*_totals(read))
@@ -151,7 +152,7 @@ class LmdbTables:
                     view.fill_entry(queue, Entry(number, *_ENTRY.unpack(row)))
             for queue, payloads in wanted.heads.items():
                 head = Head(queue, payloads, rules.response_bytes, turn_bytes)
-                is_all = _load_head(read, head, is_held)
+                is_all = _load_head(read, head, reaches(queue))
                 loaded = {number: _payload(read, queue, number) for number in head.wanted}
                 head.fill(view, loaded, is_all=is_all)
                 turn_bytes -= head.size
@@ -241,7 +242,7 @@ class LmdbTables:
         self.store.close()
 
 
-def _load_head(read: Read, head: Head, is_held: IsHeld) -> bool:
+def _load_head(read: Read, head: Head, reach: Reach) -> bool:
     """Offer the entries of a queue, as far as they are wanted; whether that was all."""
     start: bytes | None = head.queue
     while start is not None and not head.is_scanned:
@@ -249,7 +250,7 @@ def _load_head(read: Read, head: Head, is_held: IsHeld) -> bool:
         start = page.following
         for key, row in page.rows:
             entry = Entry(int.from_bytes(key[-8:], "big"), *_ENTRY.unpack(row))
-            head.offer(entry, is_held=is_held(head.queue, entry.number))
+            head.offer(entry, is_held=not reach.may_take(entry.number))
     return start is None
 
 

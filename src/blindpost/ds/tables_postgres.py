@@ -16,7 +16,8 @@ import asyncpg
 
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.model import DsRules, Ends, Entry, named
-from blindpost.ds.tables import WALK_STEP, IsHeld
+from blindpost.ds.state import Reach
+from blindpost.ds.tables import WALK_STEP, Reaches
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, View, Wanted
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.store.contract import Durability
@@ -169,7 +170,7 @@ class PostgresTables:
             raise
         return tables
 
-    async def load(self, wanted: Wanted, view: View, is_held: IsHeld, rules: DsRules) -> None:
+    async def load(self, wanted: Wanted, view: View, reaches: Reaches, rules: DsRules) -> None:
         fetch, turn_bytes = self.store.aside if self.store.is_busy else self.store.fetch, rules.turn_bytes
         view.fill_totals(*self.totals())
         if wanted.queues:
@@ -186,19 +187,19 @@ class PostgresTables:
             first[queue].append(Entry(number, tag, size))
         for queue, payloads in wanted.heads.items():
             head = Head(queue, payloads, rules.response_bytes, turn_bytes)
-            is_all = await self._offer(head, first[queue], is_held, fetch)
+            is_all = await self._offer(head, first[queue], reaches(queue), fetch)
             loaded: dict[int, bytes] = {}
             if head.wanted:
                 loaded = dict(map(tuple, await fetch(_PAYLOADS, queue, head.wanted)))
             head.fill(view, loaded, is_all=is_all)
             turn_bytes -= head.size
 
-    async def _offer(self, head: Head, entries: list[Entry], is_held: IsHeld, fetch: Fetch) -> bool:
+    async def _offer(self, head: Head, entries: list[Entry], reach: Reach, fetch: Fetch) -> bool:
         """Offer the entries of a queue, as far as they are wanted; whether that was all."""
         step = _FIRST_STEP
         while True:
             for entry in entries:
-                head.offer(entry, is_held=is_held(head.queue, entry.number))
+                head.offer(entry, is_held=not reach.may_take(entry.number))
             if len(entries) < step:
                 return True
             if head.is_scanned:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from blindpost.ds.model import EMPTY, Ends, Entry
+from blindpost.ds.state import Peer
 from blindpost.engine.undo import Table, Undo
 from blindpost.wire.value import Value
 
@@ -52,14 +53,17 @@ class Wanted:
     """Whose ends it needs."""
     heads: dict[bytes, int] = field(default_factory=dict)
     """Queues it takes from, and how many payloads at most."""
+    askers: dict[bytes, set[Peer]] = field(default_factory=dict)
+    """For whom it takes from them."""
     entries: set[tuple[bytes, int]] = field(default_factory=set)
     """Single entries, without their payloads."""
     touched: set[bytes] = field(default_factory=set)
     """Queues of which it loads nothing, but may change what is handed out, or who waits."""
 
-    def head(self, queue: bytes, payloads: int) -> None:
+    def head(self, queue: bytes, payloads: int, *askers: Peer) -> None:
         self.queues.add(queue)
         self.heads[queue] = max(self.heads.get(queue, 0), payloads)
+        self.askers.setdefault(queue, set()).update(askers)
 
 
 class View:
