@@ -18,7 +18,7 @@ from blindpost.ds.tables import LmdbTables
 from blindpost.ds.view import Change
 from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.capnp.node import Request
-from tests.support.ds.delivery import ALICE, BOB, running, tokens
+from tests.support.ds.delivery import ALICE, BOB, cut, running, silent, tokens
 
 
 @pytest.mark.claim("DLV-31")
@@ -130,6 +130,28 @@ async def test_a_failing_store_is_reported_and_changes_nothing(tmp_path: Path) -
         await ds.until(lambda: store.totals()[0] == 0)
         await client.enqueue(BOB, b"3")
         assert await waiting == (b"3",)
+
+
+async def test_a_finish_that_the_store_refused_concerns_its_own_question_only(tmp_path: Path) -> None:
+    """It is tried again later, when a library that uses ids again has asked something else by the same id."""
+    store = Failing(tmp_path / "store")
+    async with running(tmp_path, store=store) as ds, await ds.client() as other:
+        await other.enqueue(ALICE, b"1", b"one")
+        await other.enqueue(ALICE, b"2", b"two")
+        client = await ds.client()
+        wire = client._wire
+        assert wire is not None
+        setattr(wire, "_numbers", iter([7, 7]))  # noqa: B010 - as a library that uses ids again
+        store.fails = True
+        assert await client.fetch(ALICE, b"one") == (b"1",)
+        await ds.until(lambda: ds.count(Meter.STORE_ERRORS) == 1)
+        silent(client)
+        assert await client.fetch(ALICE, b"two") == (b"2",)
+        store.fails = False
+        await ds.until(lambda: ds.count(Meter.FINISHED) == 1)
+        cut(client)
+        assert await other.fetch_wait(ALICE, b"two", timeout_s=60) == (b"2",), "it was not finished"
+        assert await other.fetch(ALICE, b"one") == ()
 
 
 async def test_a_large_commit_does_not_stop_the_event_loop(tmp_path: Path) -> None:

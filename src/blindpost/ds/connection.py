@@ -2,14 +2,19 @@
 
 A Finish after the Return says that the caller has taken the answer; this is what a fetch waits for
 before its payloads leave the queue. A Finish before the Return cancels the call.
+
+A caller may use the id of a question again once it is finished. So the decisions know questions by
+numbers, each used once: what is decided late about one never concerns another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -82,6 +87,15 @@ class _State(Enum):
     BOOTSTRAP = "bootstrap"
 
 
+@dataclass(slots=True)
+class _Question:
+    """What a caller asked and did not finish."""
+
+    state: _State
+    number: int = 0
+    """By which the decisions know it, if they do."""
+
+
 class DsConnection(Connection):
     """One caller's connection, whatever it comes over."""
 
@@ -105,7 +119,11 @@ class DsConnection(Connection):
         self._put = put
         self._broken = broken
         self._framer = Framer(MESSAGE_BYTES_MAX)
-        self._answers: dict[int, _State] = {}
+        self._questions: dict[int, _Question] = {}
+        """By their ids."""
+        self._ids: dict[int, int] = {}
+        """The ids of those that are not answered yet, by number."""
+        self._numbers = itertools.count(1)
         self._idle_left = IDLE_MESSAGES_MAX
         self._closed = False
         self._outbox: deque[memoryview] = deque()
@@ -187,28 +205,28 @@ class DsConnection(Connection):
 
     def answer(self, answer: Answer) -> None:
         """Send what the engine decided about a call."""
-        state = self._answers.get(answer.question)
-        if self._closed or state is None:
+        question = self._ids.pop(answer.question, None)
+        if self._closed or question is None:
             return
         self._settle(answer.question)
-        outcome = answer.outcome
+        asked, outcome = self._questions[question], answer.outcome
         assert not isinstance(outcome, Taken), "an answer that is not read yet"
-        if state is _State.CANCELED or outcome is None:
-            del self._answers[answer.question]
+        if asked.state is _State.CANCELED or outcome is None:
+            del self._questions[question]
             if answer.is_held:
                 # The call may have been decided after it was canceled, if its turn had to load more.
                 self._put(self, Canceled(self.peer, answer.question), 0)
-            self._send(write_canceled(answer.question))
+            self._send(write_canceled(question))
         elif isinstance(outcome, Refusal):
-            self._answers[answer.question] = _State.RETURNED
-            self._send(write_exception(answer.question, outcome.reason, outcome.type))
+            asked.state = _State.RETURNED
+            self._send(write_exception(question, outcome.reason, outcome.type))
         else:
-            self._answers[answer.question] = _State.HELD if answer.is_held else _State.RETURNED
-            self._send(write_results(answer.question, write_result(outcome)))
+            asked.state = _State.HELD if answer.is_held else _State.RETURNED
+            self._send(write_results(question, write_result(outcome)))
 
-    def _settle(self, question: int) -> None:
+    def _settle(self, number: int) -> None:
         """Calls that came after an enqueue of a large payload wait until it is answered, to stay in order."""
-        if question == self._staging:
+        if number == self._staging:
             self._staging = None
             asyncio.get_running_loop().call_soon(self.let_go, "staging")
 
@@ -295,44 +313,46 @@ class DsConnection(Connection):
             case _:
                 raise WireError(_unexpected(rpc))
 
-    def _ask(self, question: int, state: _State) -> None:
-        if question in self._answers:
+    def _ask(self, question: int, state: _State) -> _Question:
+        if question in self._questions:
             raise WireError("a question was asked twice")
-        if len(self._answers) >= QUESTIONS_MAX:
+        if len(self._questions) >= QUESTIONS_MAX:
             raise WireError("too many questions are not finished")
-        self._answers[question] = state
+        asked = self._questions[question] = _Question(state)
+        return asked
 
     def _call(self, call: Call, size: int) -> None:
-        self._ask(call.question, _State.PENDING)
+        asked = self._ask(call.question, _State.PENDING)
         self._idle_left += 1
         if call.promised is not None:
-            if self._answers.get(call.promised) is not _State.BOOTSTRAP:
+            promised = self._questions.get(call.promised)
+            if promised is None or promised.state is not _State.BOOTSTRAP:
                 raise WireError("a call to an answer that is no capability")
         elif call.capability != BOOTSTRAP_CAPABILITY:
             raise WireError("a call to an unknown capability")
         request = read_request(call.method, call.params) if call.interface == NODE_SERVICE else None
         if request is None:
-            self._answers[call.question] = _State.RETURNED
+            asked.state = _State.RETURNED
             self._send(write_exception(call.question, "there is no such method", ExceptionType.UNIMPLEMENTED))
         else:
+            asked.number = next(self._numbers)
+            self._ids[asked.number] = call.question
             if isinstance(request, Enqueue) and len(request.payload) > LARGE_BYTES:
-                self._staging = call.question
+                self._staging = asked.number
                 self.hold("staging")
-            self._put(self, Called(self.peer, call.question, request), size)
+            self._put(self, Called(self.peer, asked.number, request), size)
 
     def _finish(self, question: int) -> None:
-        state = self._answers.get(question)
-        match state:
-            case None | _State.CANCELED:
-                raise WireError("a question was finished that was not asked")
-            case _State.PENDING:
-                self._answers[question] = _State.CANCELED
-                self._put(self, Canceled(self.peer, question), 0)
-            case _State.HELD:
-                del self._answers[question]
-                self._put(self, Finished(self.peer, question), 0)
-            case _:
-                del self._answers[question]
+        asked = self._questions.get(question)
+        if asked is None or asked.state is _State.CANCELED:
+            raise WireError("a question was finished that was not asked")
+        if asked.state is _State.PENDING:
+            asked.state = _State.CANCELED
+            self._put(self, Canceled(self.peer, asked.number), 0)
+            return
+        del self._questions[question]
+        if asked.state is _State.HELD:
+            self._put(self, Finished(self.peer, asked.number), 0)
 
 
 def _unexpected(rpc: RpcMessage) -> str:

@@ -43,6 +43,7 @@ class Called:
 
     peer: Peer
     question: int
+    """Its number in its connection, which no other call has."""
     request: Request
     refused: Refusal | None = field(default=None, compare=False)
 

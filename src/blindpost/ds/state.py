@@ -28,7 +28,7 @@ class Peer:
         self.is_gone = False
         """Set by the shell when the stream ends, before the corresponding event."""
         self.holds: Table[int, Hold] = Table(undo)
-        """By their own numbers: the question id of a lease may be reused while the lease lasts."""
+        """By their own numbers."""
         self.answered: Table[int, int] = Table(undo)
         """The hold of an answer that is not finished yet, by question."""
         self.waits: Table[int, Wait] = Table(undo)
