@@ -235,4 +235,7 @@ def test_names_and_ids() -> None:
     assert named(package_queue(ALICE)) is None
     assert not delivery_queue(ALICE, b"ab").startswith(delivery_queue(ALICE, b"a"))
     assert number_and_tag(entry(7).id) == (7, b"t      7")
-    assert number_and_tag(b"short") is None
+    for wrong in (b"short", b"long" * 5, (2**63).to_bytes(8, "big") + b"t" * 8):
+        assert number_and_tag(wrong) is None
+    last = 2**63 - 1
+    assert number_and_tag(last.to_bytes(8, "big") + b"t" * 8) == (last, b"t" * 8)

@@ -258,7 +258,7 @@ async def test_an_acknowledgement_removes_only_what_it_was_given_for(ds: Running
     (old,) = await client.lease(ALICE)
     await client.ack(ALICE, (old.id,))
     await enqueue(client, b"new")
-    await client.ack(ALICE, (old.id, b"", b"x" * 16, b"y" * 40))
+    await client.ack(ALICE, (old.id, b"", b"x" * 16, b"y" * 40, b"\xff" * 16))
     (new,) = await client.lease(ALICE)
     assert new.payload == b"new"
     assert new.id != old.id

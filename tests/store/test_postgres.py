@@ -107,6 +107,15 @@ async def test_rows_are_counted_once_however_they_are_written(database: str) -> 
         assert await words(store) == {"b": 2, "c": 3, "d": 1}
 
 
+async def test_an_argument_that_no_column_can_hold_is_no_failure_of_the_database(database: str) -> None:
+    """So the one that passed it is told, and not everybody who asks at the same time."""
+    async with opened(database) as store:
+        with pytest.raises(asyncpg.DataError, match="int64"):
+            await store.fetch("SELECT * FROM words WHERE value = ANY($1::bigint[])", [2**63])
+        assert await words(store) == {}
+        assert not store.is_away
+
+
 async def test_phases_follow_each_other_in_one_transaction(database: str) -> None:
     async with opened(database) as store:
         await store.commit([put(a=1)], {})
@@ -130,7 +139,7 @@ async def test_a_refused_commit_is_known_not_to_be_stored(
                 await store.commit([bad], {})
             assert not isinstance(refused.value, OutcomeUnknownError)
         with pytest.raises(StoreFailedError):
-            await store.fetch("SELECT 1 / 0")
+            await store.fetch("SELECT missing")
         assert await words(store) == {}
         await store.commit([put(b=1)], {})
         assert await words(store) == {"b": 1}

@@ -20,6 +20,8 @@ CHANNEL_ID_BYTES_MAX = 255
 WIRE_VERSION = 1
 DS_PORT = 7000
 TAG_SIZE = 8
+NUMBER_MAX = 2**63 - 1
+"""The largest number that every store can look for; no queue comes so far."""
 MESSAGE_BYTES_MAX = 8 << 20
 """The largest RPC message accepted: a payload over its own limit still gets an answer that says so."""
 LARGE_BYTES = 1 << 20
@@ -90,9 +92,10 @@ def delivery_id(number: int, tag: bytes) -> bytes:
 
 def number_and_tag(given: bytes) -> tuple[int, bytes] | None:
     """Number and tag in a delivery id; None if it is not one."""
-    if len(given) != 8 + TAG_SIZE:
+    number = int.from_bytes(given[:8], "big")
+    if len(given) != 8 + TAG_SIZE or number > NUMBER_MAX:
         return None
-    return int.from_bytes(given[:8], "big"), given[8:]
+    return number, given[8:]
 
 
 @dataclass(frozen=True, slots=True)

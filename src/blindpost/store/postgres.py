@@ -162,6 +162,9 @@ class PostgresStore:
             self.statements += 1
             try:
                 return await connection.fetch(statement, *arguments)
+            except asyncpg.DataError:
+                # An argument that no column can hold. The database is well: only who passed it has to know.
+                raise
             except FAILURES as error:
                 if _may_be_over(connection, error):
                     self._lost(connection, error)
