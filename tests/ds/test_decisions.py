@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from blindpost.ds import queues
+from blindpost.ds import queues, view
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import (
@@ -16,10 +18,10 @@ from blindpost.ds.model import (
     number_and_tag,
     package_queue,
 )
-from blindpost.ds.state import Reach, Wait
+from blindpost.ds.state import Peer, Reach, Wait
 from blindpost.ds.turn import Turn
 from blindpost.ds.view import View
-from blindpost.engine.undo import Undo
+from blindpost.engine.undo import Table, Undo
 from blindpost.wire.capnp.node import (
     Ack,
     Auth,
@@ -32,7 +34,7 @@ from blindpost.wire.capnp.node import (
     UploadKeyPackage,
 )
 from tests.support.ds.delivery import ALICE
-from tests.support.ds.in_memory import PACKAGES, QUEUE, InMemory, entry
+from tests.support.ds.in_memory import PACKAGES, QUEUE, InMemory, entry, reach
 
 FETCH = Fetch(ALICE, b"", 1, Auth())
 WAIT = FetchWait(ALICE, b"", 1, 1000, Auth())
@@ -201,8 +203,9 @@ def test_what_those_who_ask_may_take(askers: str, holds: list[str | None], found
         if hold is not None:
             until = desk.now if "over" in hold else desk.now + 1
             desk.state.hold(peers[hold[0]], number, QUEUE, [entry(number)], until, is_lease="leased" in hold)
-    reach = Reach(desk.state, QUEUE, [peers[asker] for asker in askers], desk.now)
-    assert [reach.may_take(number) for number in range(len(holds))] == found
+    come = Reach(desk.state, QUEUE, [peers[asker] for asker in askers], desk.now)
+    assert [come.may_take(number) for number in range(len(holds))] == found
+    assert come.is_over is not found[-1]
 
 
 def test_a_waiting_call_that_must_look_further_does_not_keep_others_from_what_is_there() -> None:
@@ -217,11 +220,41 @@ def test_a_waiting_call_that_must_look_further_does_not_keep_others_from_what_is
     assert [(one.peer, one.outcome) for one in desk.turn.answers] == [(desk.other, Payloads((b"0",)))]
 
 
+class Counting(Table[Any, Any]):
+    """Counts how often it is asked whether something is there."""
+
+    asked = 0
+
+    def __contains__(self, key: object) -> bool:
+        Counting.asked += 1
+        return super().__contains__(key)
+
+
+def test_a_wake_looks_at_each_payload_a_few_times_however_many_calls_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payloads, waits = 1000, 50
+    desk = InMemory().have(QUEUE, *map(entry, range(payloads)))
+    desk.decide(lambda turn: queues.take(turn, desk.one, 1, FETCH))
+    peers = [desk.one, desk.other, *(Peer(number, desk.undo) for number in range(3, 8))]
+    for peer in peers:
+        for question in range(waits):
+            desk.state.add_wait(Wait(peer, question, WAIT, QUEUE, 100.0, 999.0))
+    desk.undo.forget()
+    monkeypatch.setattr(view, "Table", Counting)
+    Counting.asked = 0
+    assert desk.decide(lambda turn: queues.wake(turn, QUEUE)) is True
+    assert desk.counted == {Meter.WAKES: waits * len(peers)}
+    times = 2  # a desk decides everything twice
+    assert Counting.asked == times * (payloads + len(peers) - 1), "only who holds them looks past them"
+    assert [queue for queue, _ in desk.turn.to_wake] == [QUEUE] * (len(peers) - 1)
+
+
 @pytest.mark.parametrize("held", [0, SCAN_MAX])
 def test_more_in_hand_than_a_turn_looks_at_hides_the_rest(held: int) -> None:
-    head = Head(QUEUE, 2, 100, 100)
+    head = Head(QUEUE, reach(range(held)), 2, 100, 100)
     for number in range(held + 1):
-        head.offer(entry(number, loaded=False), is_held=number < held)
+        head.offer(entry(number, loaded=False))
     view = View(Undo())
     head.fill(view, {number: b"%d" % number for number in head.wanted}, is_all=True)
     assert head.wanted == ([0] if not held else [])

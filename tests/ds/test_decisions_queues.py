@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -36,7 +35,7 @@ from blindpost.wire.capnp.node import (
 )
 from blindpost.wire.capnp.rpc import ExceptionType
 from tests.support.ds.delivery import ALICE, BOB
-from tests.support.ds.in_memory import PACKAGES, QUEUE, InMemory, entry
+from tests.support.ds.in_memory import PACKAGES, QUEUE, InMemory, entry, reach
 
 AUTH = Auth()
 FETCH = Fetch(ALICE, b"", 1, AUTH)
@@ -332,9 +331,15 @@ def test_a_call_that_finds_nothing_waits_as_long_as_it_says(
 
 
 @pytest.mark.parametrize(
-    ("rules", "waits"), [(DsRules(waits_per_connection=2), 2), (DsRules(waits=2), 2), (DsRules(), 3)]
+    ("rules", "waits"),
+    [
+        (DsRules(waits_per_connection=2), 2),
+        (DsRules(waits_per_queue=2), 2),
+        (DsRules(waits=2), 2),
+        (DsRules(), 3),
+    ],
 )
-def test_calls_that_wait_are_limited_by_connection_and_in_total(rules: DsRules, waits: int) -> None:
+def test_calls_that_wait_are_limited_by_connection_by_queue_and_in_total(rules: DsRules, waits: int) -> None:
     service = InMemory(rules).have(QUEUE)
     for question in range(3):
         taken(service, service.one, WAIT, question)
@@ -343,7 +348,9 @@ def test_calls_that_wait_are_limited_by_connection_and_in_total(rules: DsRules, 
         assert service.answered(service.one, 2) == TOO_MANY_WAITS
         assert service.counted == {Meter.REFUSED_WAITS: 1}
     taken(service, service.other, WAIT)
-    assert len(service.state.waiting) == waits + (rules.waits > 2)
+    assert len(service.state.waiting) == waits + (min(rules.waits, rules.waits_per_queue) > 2)
+    taken(service, service.other, replace(WAIT, channel_id=b"c"), 2)
+    assert len(service.state.waiters) == 1 + (rules.waits > 2), "of another queue"
 
 
 @pytest.mark.parametrize("is_lease", [True, False])
@@ -538,9 +545,9 @@ def test_key_packages_are_given_to_one_caller_each_the_oldest_first() -> None:
 # --- what a turn loads of a queue
 
 
-def offered(head: Head, *sizes: int, held: Collection[int] = ()) -> list[int]:
+def offered(head: Head, *sizes: int) -> list[int]:
     for number, size in enumerate(sizes):
-        head.offer(Entry(number, b"t" * 8, size), is_held=number in held)
+        head.offer(Entry(number, b"t" * 8, size))
     return head.wanted
 
 
@@ -574,8 +581,8 @@ def test_the_head_of_a_queue_is_as_much_as_one_answer_and_one_turn_take(
     is_cut: bool,
 ) -> None:
     """Limits: payloads and bytes of an answer, bytes of a turn."""
-    head = Head(QUEUE, *limits)
-    assert offered(head, *sizes, held=held) == wanted
+    head = Head(QUEUE, reach(held), *limits)
+    assert offered(head, *sizes) == wanted
     assert (head.size, head.is_cut, head.is_scanned) == (size, is_cut, is_cut)
     view = View(Undo())
     head.fill(view, dict.fromkeys(wanted, b"p"), is_all=True)
@@ -584,11 +591,11 @@ def test_the_head_of_a_queue_is_as_much_as_one_answer_and_one_turn_take(
     assert {number for number, payload in loaded.items() if payload} == set(wanted)
     assert set(held) <= set(loaded)
     view.add(QUEUE, b"t" * 8, b"new")
-    assert (view.head(QUEUE)[-1:] != () and view.head(QUEUE)[-1].payload == b"new") is not is_cut
+    assert (b"new" in [one.payload for one in view.head(QUEUE)]) is not is_cut
 
 
 def test_a_head_that_is_not_the_whole_queue_hides_what_is_added() -> None:
-    head = Head(QUEUE, 9, 9, 9)
+    head = Head(QUEUE, reach(), 9, 9, 9)
     offered(head, 1)
     view = View(Undo())
     head.fill(view, {0: b"p"}, is_all=False)
@@ -598,11 +605,22 @@ def test_a_head_that_is_not_the_whole_queue_hides_what_is_added() -> None:
 
 @pytest.mark.parametrize("held", [SCAN_MAX - 1, SCAN_MAX])
 def test_only_so_many_entries_are_looked_at(held: int) -> None:
-    head = Head(QUEUE, 9, 9, 9)
-    offered(head, *([1] * (held + 1)), held=range(held))
+    head = Head(QUEUE, reach(range(held)), 9, 9, 9)
+    offered(head, *([1] * (held + 1)))
     assert head.wanted == ([held] if held < SCAN_MAX else [])
     assert head.is_scanned
     assert not head.is_cut
+
+
+def test_nothing_is_looked_at_behind_what_keeps_everybody_off() -> None:
+    head = Head(QUEUE, reach([0], others=[2]), 9, 9, 9)
+    assert offered(head, 1, 1, 1) == [1]
+    assert not head.is_cut, "there is no more"
+    head.offer(Entry(3, b"t" * 8, 1))
+    assert head.is_cut
+    view = View(Undo())
+    head.fill(view, {1: b"p"}, is_all=True)
+    assert [(one.number, one.payload) for one in view.head(QUEUE)] == [(0, None), (1, b"p"), (2, None)]
 
 
 def test_what_happens_in_queues_of_others_is_not_reported() -> None:
@@ -614,7 +632,7 @@ def test_what_happens_in_queues_of_others_is_not_reported() -> None:
 
 def test_a_view_without_rows_and_with_rows_that_are_loaded_twice() -> None:
     view = View(Undo())
-    assert (view.totals, view.ends(QUEUE), view.head(QUEUE)) == ((0, 0), Ends(), ())
+    assert (view.totals, view.ends(QUEUE), *view.head(QUEUE)) == ((0, 0), Ends())
     view.fill_head(QUEUE, [entry(0)], cut=False)
     for number in (0, 1):
         view.fill_entry(QUEUE, entry(number, loaded=False))

@@ -117,6 +117,8 @@ class DsRules:
     response_payloads: int = 4096
     wait_s_max: float = 120.0
     waits_per_connection: int = 64
+    waits_per_queue: int = 1_024
+    """Each of them looks when something arrives."""
     waits: int = 100_000
     hold_s: float = 30.0
     """How long a fetched but unfinished payload is kept from other connections."""

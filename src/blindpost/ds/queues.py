@@ -119,7 +119,7 @@ def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
     timeout_s = _timeout_s(turn.rules, request)
     if timeout_s <= 0:
         turn.answer(peer, question, _nothing(request))
-    elif len(peer.waits) >= turn.rules.waits_per_connection or len(turn.state.waiting) >= turn.rules.waits:
+    elif _too_many_waits(turn, peer, queue):
         turn.count(Meter.REFUSED_WAITS)
         turn.answer(peer, question, TOO_MANY_WAITS)
     else:
@@ -131,6 +131,15 @@ def take(turn: Turn, peer: Peer, question: int, request: TakeRequest) -> bool:
         if found.until is not None:
             turn.wake(queue, found.until - turn.now)
     return True
+
+
+def _too_many_waits(turn: Turn, peer: Peer, queue: bytes) -> bool:
+    rules, state = turn.rules, turn.state
+    return (
+        len(peer.waits) >= rules.waits_per_connection
+        or len(state.waiters.get(queue) or ()) >= rules.waits_per_queue
+        or len(state.waiting) >= rules.waits
+    )
 
 
 def available(turn: Turn, peer: Peer, queue: bytes, payloads: int) -> Available:
@@ -238,16 +247,20 @@ def disconnect(turn: Turn, peer: Peer) -> None:
 
 def wake(turn: Turn, queue: bytes) -> bool:
     """Let all waiting calls of a queue look again, the oldest first. False if more has to be loaded."""
-    enough = True
+    enough, in_vain = True, set[Peer]()
     for wait in turn.state.waiters.get(queue) or ():
         turn.count(Meter.WAKES)
+        if wait.peer in in_vain:
+            continue
         found = available(turn, wait.peer, queue, payloads_max(turn.rules, wait.request))
         if found.entries:
             turn.state.end_wait(wait)
             turn.observe_wait(turn.now - wait.started)
             turn.tell_wait("woken", wait)
             _hand_out(turn, wait.peer, wait.question, wait.request, queue, found.entries)
-        elif not found.is_complete:
+            continue
+        in_vain.add(wait.peer)  # what others take now leaves no more for it
+        if not found.is_complete:
             enough = False
         elif found.until is not None:
             turn.wake(queue, found.until - turn.now)
@@ -295,18 +308,17 @@ def fetch_package(turn: Turn, peer: Peer, question: int, request: FetchKeyPackag
     It is removed before the answer is sent: losing one does no harm, using one twice does.
     """
     queue = queue_of(request)
-    entries = turn.view.head(queue)
-    if not entries:
+    entry = next(turn.view.head(queue), None)
+    if entry is None:
         if turn.view.is_cut(queue):
             return False
         turn.answer(peer, question, KeyPackage(b""))
         return True
-    package = entries[0].payload
-    if package is None:
+    if entry.payload is None:
         return False
-    turn.delete(queue, entries[0])
+    turn.delete(queue, entry)
     turn.count(Meter.KEY_PACKAGES_FETCHED)
-    turn.answer(peer, question, KeyPackage(package))
+    turn.answer(peer, question, KeyPackage(entry.payload))
     return True
 
 

@@ -82,6 +82,11 @@ class Reach:
         self._askers = set(askers)
         self._now = now
 
+    @property
+    def is_over(self) -> bool:
+        """Whether none of them comes further."""
+        return not self._askers
+
     def may_take(self, number: int) -> bool:
         """Whether one of them may take this payload. They are looked at in order, and none is left out."""
         hold = self._held.get((self._queue, number))

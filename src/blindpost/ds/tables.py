@@ -151,8 +151,8 @@ class LmdbTables:
                 if row is not None:
                     view.fill_entry(queue, Entry(number, *_ENTRY.unpack(row)))
             for queue, payloads in wanted.heads.items():
-                head = Head(queue, payloads, rules.response_bytes, turn_bytes)
-                is_all = _load_head(read, head, reaches(queue))
+                head = Head(queue, reaches(queue), payloads, rules.response_bytes, turn_bytes)
+                is_all = _load_head(read, head)
                 loaded = {number: _payload(read, queue, number) for number in head.wanted}
                 head.fill(view, loaded, is_all=is_all)
                 turn_bytes -= head.size
@@ -242,15 +242,14 @@ class LmdbTables:
         self.store.close()
 
 
-def _load_head(read: Read, head: Head, reach: Reach) -> bool:
+def _load_head(read: Read, head: Head) -> bool:
     """Offer the entries of a queue, as far as they are wanted; whether that was all."""
     start: bytes | None = head.queue
     while start is not None and not head.is_scanned:
         page = read.page(ENTRIES, start, WALK_STEP, head.queue)
         start = page.following
         for key, row in page.rows:
-            entry = Entry(int.from_bytes(key[-8:], "big"), *_ENTRY.unpack(row))
-            head.offer(entry, is_held=not reach.may_take(entry.number))
+            head.offer(Entry(int.from_bytes(key[-8:], "big"), *_ENTRY.unpack(row)))
     return start is None
 
 

@@ -16,7 +16,6 @@ import asyncpg
 
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.model import DsRules, Ends, Entry, named
-from blindpost.ds.state import Reach
 from blindpost.ds.tables import WALK_STEP, Reaches
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, View, Wanted
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
@@ -186,20 +185,20 @@ class PostgresTables:
         for queue, number, tag, size in await fetch(_HEADS, list(wanted.heads), _FIRST_STEP, 0):
             first[queue].append(Entry(number, tag, size))
         for queue, payloads in wanted.heads.items():
-            head = Head(queue, payloads, rules.response_bytes, turn_bytes)
-            is_all = await self._offer(head, first[queue], reaches(queue), fetch)
+            head = Head(queue, reaches(queue), payloads, rules.response_bytes, turn_bytes)
+            is_all = await self._offer(head, first[queue], fetch)
             loaded: dict[int, bytes] = {}
             if head.wanted:
                 loaded = dict(map(tuple, await fetch(_PAYLOADS, queue, head.wanted)))
             head.fill(view, loaded, is_all=is_all)
             turn_bytes -= head.size
 
-    async def _offer(self, head: Head, entries: list[Entry], reach: Reach, fetch: Fetch) -> bool:
+    async def _offer(self, head: Head, entries: list[Entry], fetch: Fetch) -> bool:
         """Offer the entries of a queue, as far as they are wanted; whether that was all."""
         step = _FIRST_STEP
         while True:
             for entry in entries:
-                head.offer(entry, is_held=not reach.may_take(entry.number))
+                head.offer(entry)
             if len(entries) < step:
                 return True
             if head.is_scanned:

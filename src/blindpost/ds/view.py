@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blindpost.ds.model import EMPTY, Ends, Entry
@@ -73,7 +73,7 @@ class View:
         self._undo = undo
         self.changes: list[Change] = []
         self._ends: Table[bytes, Ends] = Table(undo)
-        self._heads: Table[bytes, tuple[Entry, ...]] = Table(undo)
+        self._heads: dict[bytes, list[Entry]] = {}
         self._entries: Table[tuple[bytes, int], Entry] = Table(undo)
         self._cut: set[bytes] = set()
         self._open: set[bytes] = set()
@@ -84,7 +84,7 @@ class View:
 
     def fill_head(self, queue: bytes, entries: Sequence[Entry], *, cut: bool, whole: bool = False) -> None:
         """The first entries of a queue: `cut` if another turn can have more, `whole` if that is all."""
-        self._heads.fill(queue, tuple(entries))
+        self._heads[queue] = list(entries)
         for entry in entries:
             self._entries.fill((queue, entry.number), entry)
         if cut:
@@ -107,10 +107,10 @@ class View:
     def ends(self, queue: bytes) -> Ends:
         return self._ends.get(queue) or EMPTY
 
-    def head(self, queue: bytes) -> tuple[Entry, ...]:
-        """The first entries of a queue that are still there."""
-        entries = self._heads.get(queue) or ()
-        return tuple(entry for entry in entries if (queue, entry.number) in self._entries)
+    def head(self, queue: bytes) -> Iterator[Entry]:
+        """The first entries of a queue that are still there, one by one: most calls need few of many."""
+        entries = self._heads.get(queue, ())
+        return (entry for entry in entries if (queue, entry.number) in self._entries)
 
     def is_cut(self, queue: bytes) -> bool:
         """Whether the queue has more than `head` shows, which another turn can load."""
@@ -131,7 +131,8 @@ class View:
         ends = self.ends(queue)
         self._entries.put((queue, entry.number), entry)
         if queue in self._open:
-            self._heads.put(queue, (*self.head(queue), entry))
+            self._heads[queue].append(entry)
+            self._undo.add((self._heads[queue].pop,))
         self._change(AddEntry(queue, entry))
         self._count(queue, Ends(ends.tail + 1, ends.count + 1, ends.size + entry.size), 1, entry.size)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Ends, Entry, delivery_queue, package_queue
-from blindpost.ds.state import DsState, Peer
+from blindpost.ds.state import DsState, Peer, Reach
 from blindpost.ds.turn import Answer, Turn
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals
 from blindpost.engine.undo import Table, Undo
@@ -24,6 +24,15 @@ def entry(number: int, size: int = 1, *, loaded: bool = True) -> Entry:
     """An entry whose payload is its number."""
     payload = (b"%d" % number).ljust(size, b".")
     return Entry(number, b"t%7d" % number, len(payload), payload if loaded else None)
+
+
+def reach(own: Collection[int] = (), others: Collection[int] = ()) -> Reach:
+    """That of one connection, where it and another one hold some payloads of the queue."""
+    undo = Undo()
+    state, peers = DsState(undo), (Peer(1, undo), Peer(2, undo))
+    for peer, numbers in zip(peers, (own, others), strict=True):
+        state.hold(peer, 1, QUEUE, [entry(number) for number in numbers], 1.0, is_lease=False)
+    return Reach(state, QUEUE, peers[:1], 0.0)
 
 
 class InMemory:
@@ -149,7 +158,7 @@ class InMemory:
         parts = [*vars(turn).values(), *vars(turn.view).values(), *vars(self.state).values(), *peers]
         return [
             [dict(part.items()) for part in parts if isinstance(part, Table)],
-            [list(part) for part in parts if isinstance(part, list)],
+            [list(part) for part in (*parts, *turn.view._heads.values()) if isinstance(part, list)],
             self.meters.counts,
             self.meters.wait_s.count,
             dict(self.stored._held),
