@@ -30,6 +30,7 @@ from blindpost.wire.capnp.node import (
     FetchKeyPackage,
     FetchWait,
     KeyPackage,
+    Lease,
     Payloads,
     UploadKeyPackage,
 )
@@ -38,6 +39,7 @@ from tests.support.ds.in_memory import PACKAGES, QUEUE, InMemory, entry, reach
 
 FETCH = Fetch(ALICE, b"", 1, Auth())
 WAIT = FetchWait(ALICE, b"", 1, 1000, Auth())
+LEASE = Lease(ALICE, b"", 1, 0, 0, 0, Auth())
 
 
 def enqueued(payload: bytes) -> Enqueue:
@@ -202,7 +204,8 @@ def test_what_those_who_ask_may_take(askers: str, holds: list[str | None], found
     for number, hold in enumerate(holds):
         if hold is not None:
             until = desk.now if "over" in hold else desk.now + 1
-            desk.state.hold(peers[hold[0]], number, QUEUE, [entry(number)], until, is_lease="leased" in hold)
+            request = LEASE if "leased" in hold else FETCH
+            desk.state.hold(peers[hold[0]], number, QUEUE, [entry(number)], until, request)
     come = Reach(desk.state, QUEUE, [peers[asker] for asker in askers], desk.now)
     assert [come.may_take(number) for number in range(len(holds))] == found
     assert come.is_over is not found[-1]

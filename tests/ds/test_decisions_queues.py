@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from blindpost.ds import queues
-from blindpost.ds.checks import Refusal
+from blindpost.ds.auth import Caller
+from blindpost.ds.checks import NOT_OWNER, UNAUTHENTICATED, Refusal
 from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, DsRules, Ends, Entry, delivery_id, delivery_queue
 from blindpost.ds.queues import TOO_MANY_PACKAGES, TOO_MANY_WAITS
-from blindpost.ds.state import Hold, Peer, Wait
-from blindpost.ds.turn import Stage, Taken
+from blindpost.ds.state import Hold, Peer, TakeRequest, Wait
+from blindpost.ds.turn import Stage, Taken, Turn
 from blindpost.ds.view import View, Wanted
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import (
@@ -50,7 +51,7 @@ def enqueued(service: InMemory, payload: bytes, peer: Peer | None = None) -> Non
     service.decide(lambda turn: queues.enqueue(turn, peer or service.one, 1, call))
 
 
-def taken(service: InMemory, peer: Peer, request: queues.TakeRequest = FETCH, question: int = 1) -> bool:
+def taken(service: InMemory, peer: Peer, request: TakeRequest = FETCH, question: int = 1) -> bool:
     return service.decide(lambda turn: queues.take(turn, peer, question, request))
 
 
@@ -199,7 +200,7 @@ def test_a_fetch_hands_out_and_its_finish_deletes() -> None:
     assert service.answered(service.one, 1, is_held=True) == Payloads((b"0", b"1"))
     hold = hold_of(service.one)
     assert hold == Hold(
-        hold.number, service.one, QUEUE, (entry(0, loaded=False), entry(1, loaded=False)), 130.0, False
+        hold.number, service.one, QUEUE, (entry(0, loaded=False), entry(1, loaded=False)), 130.0, FETCH
     )
     assert service.counted == {Meter.HANDED_OUT: 2}
     assert service.told == [("leased", 0, 2, 0.0), ("leased", 1, 2, 0.0)]
@@ -264,7 +265,7 @@ def test_how_long_a_lease_lasts(lease_ms: int, rules: DsRules, until: float) -> 
         (replace(LEASE, max_payloads=6), 5),
     ],
 )
-def test_how_many_payloads_an_answer_has(request_: queues.TakeRequest, most: int) -> None:
+def test_how_many_payloads_an_answer_has(request_: TakeRequest, most: int) -> None:
     assert queues.payloads_max(DsRules(response_payloads=5), request_) == most
     service = InMemory(DsRules(response_payloads=5)).have(QUEUE, *(entry(n) for n in range(7)))
     taken(service, service.one, request_)
@@ -309,7 +310,7 @@ def test_a_large_payload_is_read_when_the_answer_leaves() -> None:
     ],
 )
 def test_a_call_that_finds_nothing_waits_as_long_as_it_says(
-    request_: queues.TakeRequest, deadline: float | None
+    request_: TakeRequest, deadline: float | None
 ) -> None:
     service = InMemory(own=OWN).have(QUEUE)
     assert taken(service, service.one, request_, 3) is True
@@ -610,6 +611,38 @@ def test_only_so_many_entries_are_looked_at(held: int) -> None:
     assert head.wanted == ([held] if held < SCAN_MAX else [])
     assert head.is_scanned
     assert not head.is_cut
+
+
+def test_what_a_new_authority_refuses_stops_waiting_and_is_put_back() -> None:
+    good, gone, other = Auth(1, b"good"), Auth(1, b"gone"), Auth(1, b"of another")
+    service = InMemory(own=OWN).have(QUEUE, entry(0), entry(1), entry(2))
+    taken(service, service.one, replace(LEASE, auth=gone, max_payloads=2), 1)
+    taken(service, service.one, replace(LEASE, auth=good, max_payloads=1), 2)
+    channel = replace(WAIT, channel_id=b"c")
+    for question, auth in enumerate((good, gone, other), start=3):
+        taken(service, service.other, replace(channel, auth=auth), question)
+    taken(service, service.other, replace(WAIT, auth=good), 6)
+
+    def recheck(turn: Turn) -> None:
+        turn.callers = {good: Caller(ALICE), gone: None, other: Caller(BOB)}
+        queues.recheck(turn)
+
+    service.decide(recheck)
+    assert all(one.peer is service.other for one in service.turn.answers)
+    answered = {one.question: one.outcome for one in service.turn.answers}
+    assert answered == {4: UNAUTHENTICATED, 5: NOT_OWNER}
+    assert service.counted == {
+        Meter.WAITS_CANCELED: 2,
+        Meter.REFUSED_AUTH: 1,
+        Meter.REFUSED: 1,
+        Meter.PUT_BACK: 2,
+    }
+    assert service.held == [2]
+    assert service.told == [("put_back", 0, 3, 0.0), ("put_back", 1, 3, 0.0)]
+    assert service.turn.to_wake == [(QUEUE, 0.0)]
+    assert sorted(question for _, question in service.state.waiting) == [3, 6]
+    service.decide(lambda turn: queues.finish(turn, service.one, 1))
+    assert service.numbers() == [0, 1, 2]
 
 
 def test_nothing_is_looked_at_behind_what_keeps_everybody_off() -> None:

@@ -6,12 +6,20 @@ import asyncio
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.ds.delivery import ALICE, BOB
+from blindpost.ds.client import RefusedError
+from tests.support.ds.delivery import ALICE, BOB, silent
 from tests.support.ds.process import configure, ds_in_process
 from tests.support.serving.commands import run
+from tests.support.serving.waiting import a_moment
+
+
+async def status(folder: Path) -> dict[str, Any]:
+    done = await asyncio.to_thread(run, "ds", "status", "-c", folder, "--json")
+    return dict(json.loads(done.stdout))
 
 
 @pytest.mark.claim("DLV-17")
@@ -69,6 +77,38 @@ async def test_send_and_receive_with_tokens(tmp_path: Path) -> None:
         assert b"WARNING" not in ds.log, "a caller who says goodbye is nothing to warn of"
         assert token not in (folder / "tokens").read_text()
         assert "no server listens" in await asyncio.to_thread(command, "status", "-c", folder, code=1)
+
+
+async def test_a_revoked_token_gets_nothing_more_and_what_it_holds_is_put_back(tmp_path: Path) -> None:
+    folder = tmp_path / "ds"
+    async with ds_in_process(folder, is_open=False) as ds:
+        await ds.start()
+
+        async def token(key: bytes) -> bytes:
+            done = await asyncio.to_thread(run, "ds", "token", key.hex(), "-c", folder)
+            return done.stdout.strip().encode()
+
+        stolen = await token(ALICE)
+        bob, thief, another = (
+            await ds.client(await token(BOB)),
+            await ds.client(stolen),
+            await ds.client(stolen),
+        )
+        await bob.enqueue(ALICE, b"taken and kept")
+        silent(another)
+        assert await another.fetch(ALICE) == (b"taken and kept",)
+        waiting = asyncio.create_task(thief.fetch_wait(ALICE, b"channel", timeout_s=100))
+        while not (await status(folder))["waiting"]:
+            await a_moment()
+        await asyncio.to_thread(run, "ds", "revoke", ALICE.hex(), "-c", folder)
+        await bob.enqueue(ALICE, b"after the revocation", b"channel")
+        with pytest.raises(RefusedError, match=r"^authentication failed$"):
+            await waiting
+        owner = await ds.client(await token(ALICE))
+        assert await owner.fetch(ALICE, b"channel") == (b"after the revocation",)
+        assert await owner.fetch(ALICE) == (b"taken and kept",)
+        for client in (bob, thief, another, owner):
+            await client.close()
 
 
 async def test_mistakes_are_reported(tmp_path: Path) -> None:

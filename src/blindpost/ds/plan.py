@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.ds import queues
-from blindpost.ds.auth import Authority
-from blindpost.ds.checks import UNAUTHENTICATED, Refusal, queue_of, refusal
+from blindpost.ds.auth import Authority, Caller
+from blindpost.ds.checks import Refusal, queue_of, refusal
 from blindpost.ds.lab import DsLab
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, is_of, number_and_tag
 from blindpost.ds.quotas import Quotas
-from blindpost.ds.state import DsState, Peer, Reach, Wait
+from blindpost.ds.state import DsState, Hold, Peer, Reach, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Turn
 from blindpost.ds.view import Wanted
@@ -24,6 +24,7 @@ from blindpost.engine.undo import Undo
 from blindpost.serving.stored import Stored
 from blindpost.wire.capnp.node import (
     Ack,
+    Auth,
     Enqueue,
     Fetch,
     FetchKeyPackage,
@@ -85,7 +86,12 @@ class Staged:
     stage: Stage
 
 
-Event = Called | Finished | Canceled | Gone[Peer] | Wake | WaitOver | Staged
+@dataclass(frozen=True, slots=True)
+class AuthorityReplaced:
+    """Whoever waits or holds something may not be allowed to any more."""
+
+
+Event = Called | Finished | Canceled | Gone[Peer] | Wake | WaitOver | Staged | AuthorityReplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +157,37 @@ class DsPlan:
 
     async def _load(self, turn: Turn, batch: Sequence[Event]) -> Wanted:
         calls = [event for event in batch if isinstance(event, Called)]
-        callers = await self.authority.identify([call.request.auth for call in calls])
-        for call, caller in zip(calls, callers, strict=True):
+        turn.callers = await self._identified(batch)
+        for call in calls:
+            caller = turn.callers[call.request.auth]
             call.refused = refusal(call.request, caller) or self.quotas.refusal(
                 call.request, caller, self.rules
             )
         wanted = Wanted()
         for event in batch:
             self._want(wanted, event)
+        if self.lab is not None:  # it reports queue depths
+            wanted.queues.update(queue for queue in wanted.touched if is_of(queue, self.lab.keys))
 
         def reach(queue: bytes) -> Reach:
             return Reach(self.state, queue, wanted.askers[queue], turn.now)
 
         await self._store.load(wanted, turn.view, reach, self.rules)
         return wanted
+
+    async def _identified(self, batch: Sequence[Event]) -> dict[Auth, Caller | None]:
+        auths = [event.request.auth for event in batch if isinstance(event, Called)]
+        if AuthorityReplaced() in batch:
+            auths += [one.request.auth for one in self._open_calls()]
+        asked = tuple(dict.fromkeys(auths))
+        return dict(zip(asked, await self.authority.identify(asked), strict=True))
+
+    def _open_calls(self) -> Iterator[Wait | Hold]:
+        """The calls that wait, and those that were handed something."""
+        for _, wait in self.state.waiting.items():
+            yield wait
+        for _, hold in self.state.held.items():
+            yield hold
 
     # --- beside a commit
 
@@ -220,8 +243,8 @@ class DsPlan:
             case Canceled(peer) | Gone(peer):
                 wanted.touched.update(hold.queue for _, hold in peer.holds.items())
                 wanted.touched.update(wait.queue for _, wait in peer.waits.items())
-                if self.lab is not None:  # it reports queue depths
-                    wanted.queues.update(queue for queue in wanted.touched if is_of(queue, self.lab.keys))
+            case AuthorityReplaced():
+                wanted.touched.update(one.queue for one in self._open_calls())
             case Wake(queue) if queue in self.state.waiters:
                 waiters = self.state.waiters.get(queue) or ()
                 wanted.head(queue, self.rules.response_payloads, *(wait.peer for wait in waiters))
@@ -248,6 +271,8 @@ class DsPlan:
                 enough = queues.wake(turn, queue)
             case Staged(stage):
                 queues.staged(turn, stage)
+            case AuthorityReplaced():
+                queues.recheck(turn)
             case WaitOver(wait):
                 enough = queues.wait_over(turn, wait)
         if not enough:
@@ -256,8 +281,7 @@ class DsPlan:
     def _call(self, turn: Turn, call: Called) -> bool:
         peer, question, request, refused = call.peer, call.question, call.request, call.refused
         if refused is not None:
-            turn.count(Meter.REFUSED_AUTH if refused is UNAUTHENTICATED else Meter.REFUSED)
-            turn.answer(peer, question, refused)
+            queues.refuse(turn, peer, question, refused)
             return True
         match request:
             case Enqueue():

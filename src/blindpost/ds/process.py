@@ -165,7 +165,7 @@ class DsService(EngineService[DsPlace]):
         self._context.load_cert_chain(place.certificate, place.key)
         self._quic.renew(pair)
         self._pair = pair
-        self.service.plan.authority = authority
+        self.service.use(authority)
         self.service.plan.rules = place.settings.rules()
         self.limits.sizes = LimitSizes.of(place.settings.listen, self.limits.sizes.connections)
 

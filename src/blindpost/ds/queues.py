@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from blindpost.ds.checks import Refusal, queue_of
+from blindpost.ds.checks import UNAUTHENTICATED, Refusal, queue_of, refusal
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, TAG_SIZE, DsRules, Entry, delivery_id, number_and_tag
-from blindpost.ds.state import Hold, Peer, Wait
+from blindpost.ds.state import Hold, Peer, TakeRequest, Wait
 from blindpost.ds.turn import Stage, Taken, Turn
 from blindpost.wire.capnp.node import (
     Ack,
@@ -20,7 +20,6 @@ from blindpost.wire.capnp.node import (
     Enqueue,
     Fetch,
     FetchKeyPackage,
-    FetchWait,
     Fingerprint,
     KeyPackage,
     Lease,
@@ -28,8 +27,6 @@ from blindpost.wire.capnp.node import (
     UploadKeyPackage,
 )
 from blindpost.wire.capnp.rpc import ExceptionType
-
-TakeRequest = Fetch | FetchWait | Lease
 
 TOO_MANY_WAITS = Refusal("too many waiting calls", ExceptionType.OVERLOADED)
 TOO_MANY_PACKAGES = Refusal("too many key packages are stored for this identity", ExceptionType.OVERLOADED)
@@ -170,12 +167,11 @@ def _hand_out(
         if state.take_away(queue, entry.number) is not None:
             turn.count(Meter.DISPLACED)
             turn.tell("expired", queue, entry.id)
-    is_lease = isinstance(request, Lease)
     hold_s = _lease_s(rules, request) if isinstance(request, Lease) else rules.hold_s
-    state.hold(peer, question, queue, entries, turn.now + hold_s, is_lease=is_lease)
+    state.hold(peer, question, queue, entries, turn.now + hold_s, request)
     turn.count(Meter.HANDED_OUT, len(entries))
     turn.tell("leased", queue, *(entry.id for entry in entries))
-    taken = Taken(queue, entries, is_lease)
+    taken = Taken(queue, entries, isinstance(request, Lease))
     turn.answer(peer, question, taken if taken.apart else taken.result({}), is_held=True)
 
 
@@ -243,6 +239,29 @@ def disconnect(turn: Turn, peer: Peer) -> None:
         hold = peer.holds.get(number)
         assert hold is not None
         give_back(turn, hold)
+
+
+def refuse(turn: Turn, peer: Peer, question: int, refused: Refusal) -> None:
+    """Tell a caller that its call was refused by the checks."""
+    turn.count(Meter.REFUSED_AUTH if refused is UNAUTHENTICATED else Meter.REFUSED)
+    turn.answer(peer, question, refused)
+
+
+def recheck(turn: Turn) -> None:
+    """The authority was replaced: refuse what it would not allow now.
+
+    Such calls stop waiting, and what such calls were handed is put back for others.
+    """
+    for _, wait in tuple(turn.state.waiting.items()):
+        refused = refusal(wait.request, turn.callers.get(wait.request.auth))
+        if refused is not None:
+            turn.state.end_wait(wait)
+            turn.count(Meter.WAITS_CANCELED)
+            refuse(turn, wait.peer, wait.question, refused)
+    holds = {hold.number: hold for _, hold in turn.state.held.items()}
+    for hold in holds.values():
+        if refusal(hold.request, turn.callers.get(hold.request.auth)) is not None:
+            give_back(turn, hold)
 
 
 def wake(turn: Turn, queue: bytes) -> bool:

@@ -13,7 +13,7 @@ from blindpost.ds.auth import Authority, Closed
 from blindpost.ds.connection import DsConnection, Stream
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import DsRules
-from blindpost.ds.plan import Canceled, DsPlan, Event, Shell, Staged, WaitOver, not_stored
+from blindpost.ds.plan import AuthorityReplaced, Canceled, DsPlan, Event, Shell, Staged, WaitOver, not_stored
 from blindpost.ds.state import Peer, Wait
 from blindpost.ds.tables import DsStore
 from blindpost.ds.turn import Answer, Stage, Taken
@@ -76,6 +76,11 @@ class DeliveryService(Connections[DsConnection]):
         for _, wait in tuple(self.plan.state.waiting.items()):
             self.engine.put_own(WaitOver(wait))
         self.engine.stop()
+
+    def use(self, authority: Authority) -> None:
+        """Ask another authority from now on, also about calls that wait or were handed something."""
+        self.plan.authority = authority
+        self.engine.put_own(AuthorityReplaced())
 
     def opened(self, stream: Stream) -> DsConnection:
         """A new connection over `stream`."""

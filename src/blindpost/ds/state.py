@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 
 from blindpost.ds.model import Entry
 from blindpost.engine.undo import Table, Undo
-from blindpost.wire.capnp.node import FetchWait, Lease
+from blindpost.wire.capnp.node import Fetch, FetchWait, Lease
 from blindpost.wire.value import Value
+
+TakeRequest = Fetch | FetchWait | Lease
 
 
 class Peer:
@@ -50,7 +52,12 @@ class Hold(Value):
     entries: tuple[Entry, ...]
     """Without their payloads."""
     until: float
-    is_lease: bool
+    request: TakeRequest
+    """The call that they were handed out to."""
+
+    @property
+    def is_lease(self) -> bool:
+        return isinstance(self.request, Lease)
 
     def keeps_from(self, peer: Peer, now: float) -> bool:
         """Whether this connection may not take its payloads yet, nor any behind them."""
@@ -129,12 +136,11 @@ class DsState:
         queue: bytes,
         entries: Sequence[Entry],
         until: float,
-        *,
-        is_lease: bool,
+        request: TakeRequest,
     ) -> None:
         """Hand payloads to a connection, by the answer to this question."""
         light = tuple(replace(entry, payload=None) for entry in entries)
-        hold = Hold(next(self._numbers), peer, queue, light, until, is_lease)
+        hold = Hold(next(self._numbers), peer, queue, light, until, request)
         peer.holds.put(hold.number, hold)
         peer.answered.put(question, hold.number)
         for entry in light:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
+from blindpost.ds.auth import Caller
 from blindpost.ds.checks import Refusal
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Entry, is_of
@@ -15,7 +16,7 @@ from blindpost.ds.view import View
 from blindpost.engine import turn as engine
 from blindpost.engine.undo import Undo
 from blindpost.serving.stored import Stored
-from blindpost.wire.capnp.node import Deliveries, Delivery, Payloads, Result
+from blindpost.wire.capnp.node import Auth, Deliveries, Delivery, Payloads, Result
 from blindpost.wire.value import Value, shape
 
 
@@ -101,6 +102,8 @@ class Turn(engine.Turn[Meter]):
         self.stored = stored
         self.own_keys = own_keys
         """Recipients of canaries and load tests: each event in their queues is reported."""
+        self.callers: Mapping[Auth, Caller | None] = {}
+        """Who is behind each call that the batch is about; None if refused."""
         self.happened: list[Happened] = []
         self.answers: list[Answer] = []
         self.begun: list[Wait] = []

@@ -14,9 +14,11 @@ from blindpost.ds.turn import Answer, Turn
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals
 from blindpost.engine.undo import Table, Undo
 from blindpost.serving.stored import Stored
+from blindpost.wire.capnp.node import Auth, Fetch
 from tests.support.ds.delivery import ALICE
 
 T = TypeVar("T")
+FETCH = Fetch(ALICE, b"", 1, Auth())
 QUEUE, PACKAGES = delivery_queue(ALICE, b""), package_queue(ALICE)
 
 
@@ -31,7 +33,7 @@ def reach(own: Collection[int] = (), others: Collection[int] = ()) -> Reach:
     undo = Undo()
     state, peers = DsState(undo), (Peer(1, undo), Peer(2, undo))
     for peer, numbers in zip(peers, (own, others), strict=True):
-        state.hold(peer, 1, QUEUE, [entry(number) for number in numbers], 1.0, is_lease=False)
+        state.hold(peer, 1, QUEUE, [entry(number) for number in numbers], 1.0, FETCH)
     return Reach(state, QUEUE, peers[:1], 0.0)
 
 
