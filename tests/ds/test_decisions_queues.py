@@ -14,8 +14,9 @@ from blindpost.ds.heads import SCAN_MAX, Head
 from blindpost.ds.meters import Meter
 from blindpost.ds.model import LARGE_BYTES, DsRules, Ends, Entry, delivery_id, delivery_queue
 from blindpost.ds.queues import TOO_MANY_PACKAGES, TOO_MANY_WAITS
+from blindpost.ds.quotas import TOO_MANY_TAKEN, TOO_MUCH_SENT
 from blindpost.ds.state import Hold, Peer, TakeRequest, Wait
-from blindpost.ds.turn import Stage, Taken, Turn
+from blindpost.ds.turn import Stage, Taken
 from blindpost.ds.view import View, Wanted
 from blindpost.engine.undo import Undo
 from blindpost.wire.capnp.node import (
@@ -96,7 +97,8 @@ def test_a_large_payload_is_written_first_and_appended_then() -> None:
     enqueued(service, LARGE)
     assert (service.numbers(), service.counted, service.turn.answers) == ([0, 1], {}, [])
     (stage,) = service.turn.to_stage
-    assert stage == Stage(service.one, 1, QUEUE, stage.tag, LARGE)
+    assert stage == Stage(service.one, 1, Enqueue(ALICE, LARGE, b"", 1, AUTH), None, stage.tag)
+    assert (stage.queue, stage.payload) == (QUEUE, LARGE)
     taken(service.have(QUEUE), service.other, WAIT)
     service.have(QUEUE, entry(0))
     service.decide(lambda turn: queues.staged(turn, stage))
@@ -139,7 +141,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_dropped_for_it(
     assert len(service.numbers()) == (2 if refused else 3)
     if refused:
         assert (service.counted, service.told) == ({Meter.REFUSED_FULL: 1}, [])
-    stage = Stage(service.other, 7, QUEUE, b"t" * 8, b"n" * size)
+    stage = Stage(service.other, 7, Enqueue(ALICE, b"n" * size, b"", 1, AUTH), None, b"t" * 8)
     service = filled()
     del service.queues[PACKAGES], service.queues[b"others"]
     service.decide(lambda turn: queues.staged(turn, replace(stage, peer=service.other)))
@@ -155,6 +157,45 @@ def test_what_does_not_fit_is_refused_and_nothing_is_dropped_for_it(
     assert answer == refused or isinstance(answer, Fingerprint)
     assert service.counted == {Meter.REFUSED_FULL if refused else Meter.KEY_PACKAGES_UPLOADED: 1}
     assert service.told == []
+
+
+def test_what_an_identity_sends_counts_once_it_is_stored() -> None:
+    """The decisions are rolled back once each, which the desk sees to."""
+    service = InMemory(DsRules(sender_payloads=2, queue_payloads=1)).have(QUEUE)
+    service.callers = {AUTH: Caller(BOB)}
+    enqueued(service, LARGE)
+    enqueued(service, LARGE)
+    one, other = service.turn.to_stage * 2
+    service.decide(lambda turn: queues.staged(turn, one))
+    assert service.answered(service.one, 1) == Done()
+    for _ in range(3):
+        enqueued(service, b"does not fit")
+        assert service.counted == {Meter.REFUSED_FULL: 1}
+    service.have(QUEUE)
+    enqueued(service, b"fits")
+    assert service.answered(service.one, 1) == Done()
+    service.have(QUEUE)
+    enqueued(service, b"too much")
+    assert (service.answered(service.one, 1), service.counted) == (TOO_MUCH_SENT, {Meter.REFUSED: 1})
+    service.decide(lambda turn: queues.staged(turn, other))
+    assert (service.answered(service.one, 1), service.turn.to_drop) == (TOO_MUCH_SENT, [other])
+    assert service.numbers() == []
+
+
+def test_what_an_identity_takes_counts_if_it_gets_something() -> None:
+    service = InMemory(DsRules(taken_packages_of_one=1)).have(PACKAGES)
+    service.callers = {AUTH: Caller(BOB)}
+
+    def fetched() -> object:
+        request = FetchKeyPackage(ALICE, AUTH)
+        assert service.decide(lambda turn: queues.fetch_package(turn, service.one, 1, request)) is True
+        return service.answered(service.one, 1)
+
+    assert [fetched() for _ in range(3)] == [KeyPackage(b"")] * 3
+    service.have(PACKAGES, entry(0), entry(1))
+    assert fetched() == KeyPackage(b"0")
+    assert (fetched(), service.counted) == (TOO_MANY_TAKEN, {Meter.REFUSED: 1})
+    assert service.numbers(PACKAGES) == [1]
 
 
 def test_what_an_address_stored_counts_against_it_until_it_is_taken() -> None:
@@ -623,11 +664,8 @@ def test_what_a_new_authority_refuses_stops_waiting_and_is_put_back() -> None:
         taken(service, service.other, replace(channel, auth=auth), question)
     taken(service, service.other, replace(WAIT, auth=good), 6)
 
-    def recheck(turn: Turn) -> None:
-        turn.callers = {good: Caller(ALICE), gone: None, other: Caller(BOB)}
-        queues.recheck(turn)
-
-    service.decide(recheck)
+    service.callers = {good: Caller(ALICE), gone: None, other: Caller(BOB)}
+    service.decide(queues.recheck)
     assert all(one.peer is service.other for one in service.turn.answers)
     answered = {one.question: one.outcome for one in service.turn.answers}
     assert answered == {4: UNAUTHENTICATED, 5: NOT_OWNER}

@@ -16,6 +16,7 @@ from blindpost.ds.auth import Caller
 from blindpost.ds.client import ConnectionLostError, DsClient, RefusedError
 from blindpost.ds.model import PAYLOAD_BYTES_MAX, DsRules
 from blindpost.ds.quotas import WINDOW_S, Quotas
+from blindpost.engine.undo import Undo
 from blindpost.serving.limits import LimitSizes
 from blindpost.wire.capnp.node import Auth, Enqueue
 from tests.support.ds.delivery import Running, running, until
@@ -193,26 +194,31 @@ async def test_quotas_survive_a_restart(tmp_path: Path) -> None:
     request = Enqueue(BOB, b"hello", b"", 1, Auth())
 
     def sent(quotas: Quotas, count: int) -> list[bool]:
-        return [quotas.refusal(request, caller, rules) is None for _ in range(count)]
+        found = []
+        for _ in range(count):
+            found.append(quotas.refusal(request, caller, rules) is None)
+            if found[-1]:
+                quotas.count(request, caller, rules)
+        return found
 
-    before = Quotas(lambda: now)
+    before = Quotas(Undo(), lambda: now)
     assert sent(before, 2) == [True, True]
     before.save(file)
     assert caller.identity_key is not None
     saved = file.read_text()
     assert caller.identity_key.hex() not in saved
-    after = Quotas(lambda: now)
+    after = Quotas(Undo(), lambda: now)
     after.load(file)
     assert sent(after, 2) == [True, False]
     now += WINDOW_S
     assert sent(after, 1) == [True]
     for damaged in (b"[]", b"{", b'{"zz": [1, 2]}', b'{"00": 5}', b'{"00": [1, Infinity]}', b"[" * 100_000):
         file.write_bytes(damaged)
-        fresh = Quotas(lambda: now)
+        fresh = Quotas(Undo(), lambda: now)
         fresh.load(file)
         assert not file.exists(), "what cannot be read is set aside"
         assert sent(fresh, 1) == [True]
     file.write_text(saved.replace("1000000.0", "NaN"))
-    fresh = Quotas(lambda: now)
+    fresh = Quotas(Undo(), lambda: now)
     fresh.load(file)
     assert sent(fresh, 4) == [True, True, True, False], "a time that is no number is one that has passed"

@@ -132,6 +132,30 @@ async def test_a_failing_store_is_reported_and_changes_nothing(tmp_path: Path) -
         assert await waiting == (b"3",)
 
 
+async def test_what_was_not_stored_or_not_there_counts_against_no_quota(tmp_path: Path) -> None:
+    store, rules = Failing(tmp_path / "store"), DsRules(sender_payloads=1, taken_packages_of_one=1)
+    async with (
+        running(tmp_path, rules, tokens(), store) as ds,
+        await ds.client(b"token of alice") as alice,
+        await ds.client(b"token of bob") as bob,
+    ):
+        store.fails = True
+        for _ in range(3):
+            with pytest.raises(RefusedError, match="the disk is full"):
+                await alice.enqueue(BOB, b"not stored")
+        store.fails = False
+        await alice.enqueue(BOB, b"stored")
+        with pytest.raises(RefusedError, match="too much was sent"):
+            await alice.enqueue(BOB, b"too much")
+        for _ in range(3):
+            assert await alice.fetch_key_package(BOB) is None
+        for package in (b"1", b"2"):
+            await bob.upload_key_package(BOB, package)
+        assert await alice.fetch_key_package(BOB) == b"1"
+        with pytest.raises(RefusedError, match="too many key packages"):
+            await alice.fetch_key_package(BOB)
+
+
 async def test_a_finish_that_the_store_refused_concerns_its_own_question_only(tmp_path: Path) -> None:
     """It is tried again later, when a library that uses ids again has asked something else by the same id."""
     store = Failing(tmp_path / "store")

@@ -125,7 +125,7 @@ class DsPlan:
         self, store: DsStore, rules: DsRules, authority: Authority, entropy: Entropy, shell: Shell
     ) -> None:
         self.undo = Undo()
-        self.quotas = Quotas()
+        self.quotas = Quotas(self.undo)
         self.stored = Stored(rules.total_bytes, self.undo)
         self.state = DsState(self.undo)
         self.meters = DsMeters()
@@ -145,7 +145,17 @@ class DsPlan:
     def _new_turn(self) -> Turn:
         now = self._shell.now()
         own_keys = () if self.lab is None else self.lab.keys
-        return Turn(self.undo, self.state, self.rules, self.meters, self._entropy, now, self.stored, own_keys)
+        return Turn(
+            self.undo,
+            self.state,
+            self.rules,
+            self.meters,
+            self._entropy,
+            now,
+            self.stored,
+            self.quotas,
+            own_keys,
+        )
 
     async def prepare(self, batch: Sequence[Event]) -> None:
         turn = self._turn = self._new_turn()
@@ -159,10 +169,7 @@ class DsPlan:
         calls = [event for event in batch if isinstance(event, Called)]
         turn.callers = await self._identified(batch)
         for call in calls:
-            caller = turn.callers[call.request.auth]
-            call.refused = refusal(call.request, caller) or self.quotas.refusal(
-                call.request, caller, self.rules
-            )
+            call.refused = refusal(call.request, turn.callers[call.request.auth])
         wanted = Wanted()
         for event in batch:
             self._want(wanted, event)

@@ -45,37 +45,47 @@ class Available:
 
 def enqueue(turn: Turn, peer: Peer, question: int, request: Enqueue) -> None:
     """Append a payload. A large one is only admitted here: `staged` appends it once it is written."""
-    queue, tag, payload = queue_of(request), turn.entropy(TAG_SIZE), request.payload
-    full = _full(turn, peer, queue, len(payload))
-    if full is not None:
-        turn.count(Meter.REFUSED_FULL)
-        turn.answer(peer, question, full)
-    elif len(payload) > LARGE_BYTES:
-        turn.stage(Stage(peer, question, queue, tag, payload))
+    call = Stage(peer, question, request, turn.callers.get(request.auth), turn.entropy(TAG_SIZE))
+    if not _is_admitted(turn, call):
+        return
+    if len(request.payload) > LARGE_BYTES:
+        turn.stage(call)
     else:
-        turn.view.add(queue, tag, payload)
-        _enqueued(turn, peer, question, queue, tag, len(payload))
+        turn.view.add(call.queue, call.tag, request.payload)
+        _enqueued(turn, call)
 
 
 def staged(turn: Turn, stage: Stage) -> None:
     """A large payload is written: append it to the queue, if there is still room."""
-    peer, question, queue, size = stage.peer, stage.question, stage.queue, len(stage.payload)
-    full = _full(turn, peer, queue, size)
+    if _is_admitted(turn, stage):
+        turn.view.add_staged(stage.queue, stage.tag, len(stage.payload))
+        _enqueued(turn, stage)
+    else:
+        turn.drop(stage)
+
+
+def _is_admitted(turn: Turn, call: Stage) -> bool:
+    """Whether a payload may be stored; if not, its caller is told."""
+    over = turn.quotas.refusal(call.request, call.caller, turn.rules)
+    if over is not None:
+        refuse(turn, call.peer, call.question, over)
+        return False
+    full = _full(turn, call.peer, call.queue, len(call.payload))
     if full is not None:
         turn.count(Meter.REFUSED_FULL)
-        turn.answer(peer, question, full)
-        turn.drop(stage)
-    else:
-        turn.view.add_staged(queue, stage.tag, size)
-        _enqueued(turn, peer, question, queue, stage.tag, size)
+        turn.answer(call.peer, call.question, full)
+        return False
+    return True
 
 
-def _enqueued(turn: Turn, peer: Peer, question: int, queue: bytes, tag: bytes, size: int) -> None:
-    _added(turn, peer, queue, size)
-    turn.tell("enqueued", queue, delivery_id(turn.view.ends(queue).tail - 1, tag))
+def _enqueued(turn: Turn, call: Stage) -> None:
+    queue, size = call.queue, len(call.payload)
+    _added(turn, call.peer, queue, size)
+    turn.quotas.count(call.request, call.caller, turn.rules)
+    turn.tell("enqueued", queue, delivery_id(turn.view.ends(queue).tail - 1, call.tag))
     turn.count(Meter.ENQUEUED)
     turn.count(Meter.ENQUEUED_BYTES, size)
-    turn.answer(peer, question, Done())
+    turn.answer(call.peer, call.question, Done())
     turn.wake(queue)
 
 
@@ -326,7 +336,11 @@ def fetch_package(turn: Turn, peer: Peer, question: int, request: FetchKeyPackag
 
     It is removed before the answer is sent: losing one does no harm, using one twice does.
     """
-    queue = queue_of(request)
+    queue, caller = queue_of(request), turn.callers.get(request.auth)
+    over = turn.quotas.refusal(request, caller, turn.rules)
+    if over is not None:
+        refuse(turn, peer, question, over)
+        return True
     entry = next(turn.view.head(queue), None)
     if entry is None:
         if turn.view.is_cut(queue):
@@ -336,6 +350,7 @@ def fetch_package(turn: Turn, peer: Peer, question: int, request: FetchKeyPackag
     if entry.payload is None:
         return False
     turn.delete(queue, entry)
+    turn.quotas.count(request, caller, turn.rules)
     turn.count(Meter.KEY_PACKAGES_FETCHED)
     turn.answer(peer, question, KeyPackage(entry.payload))
     return True

@@ -14,6 +14,7 @@ from pathlib import Path
 from blindpost.ds.auth import Caller
 from blindpost.ds.checks import Refusal
 from blindpost.ds.model import DsRules
+from blindpost.engine.undo import Undo
 from blindpost.serving.files import DAMAGED, read_file, set_aside, write_file
 from blindpost.serving.logs import log
 from blindpost.wire.capnp.node import Enqueue, FetchKeyPackage, Request
@@ -31,10 +32,29 @@ def _key(what: str, who: bytes, of: bytes = b"") -> bytes:
     return hashlib.blake2b(b"\0".join((what.encode(), who, of)), digest_size=_KEY_SIZE).digest()
 
 
+def _uses(request: Request, caller: Caller | None, rules: DsRules) -> list[tuple[bytes, int, int]]:
+    """What a call counts as, by how much, and how much is allowed."""
+    who = None if caller is None else caller.identity_key
+    if who is None:
+        return []
+    match request:
+        case Enqueue():
+            size = len(request.payload)
+            return [
+                (_key("payloads", who), 1, rules.sender_payloads),
+                (_key("bytes", who), size, rules.sender_bytes),
+            ]
+        case FetchKeyPackage(identity_key=owner) if owner != who:
+            of_one = _key("taken", who, owner)
+            return [(_key("taken", who), 1, rules.taken_packages), (of_one, 1, rules.taken_packages_of_one)]
+    return []
+
+
 class Quotas:
     """Counts by identity; a service open to everybody has no identities and counts nothing."""
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, undo: Undo, now: Callable[[], float] = time.time) -> None:
+        self._undo = undo
         self._now = now
         self._counted: dict[bytes, tuple[float, int]] = {}
         """By kind, identity and other party, hashed: since when, and how often."""
@@ -42,36 +62,33 @@ class Quotas:
         self._is_saved = True
 
     def refusal(self, request: Request, caller: Caller | None, rules: DsRules) -> Refusal | None:
-        """Why an otherwise valid call is over quota; one that is not is counted."""
-        who = None if caller is None else caller.identity_key
-        if who is None:
+        """Why an otherwise valid call is over quota."""
+        now = self._now()
+        if all(self._count(key, now)[1] + by <= most for key, by, most in _uses(request, caller, rules)):
             return None
-        match request:
-            case Enqueue():
-                sent = [(_key("payloads", who), 1, rules.sender_payloads)]
-                sent.append((_key("bytes", who), len(request.payload), rules.sender_bytes))
-                return None if self._count(sent) else TOO_MUCH_SENT
-            case FetchKeyPackage(identity_key=owner) if owner != who:
-                taken = [(_key("taken", who), 1, rules.taken_packages)]
-                taken.append((_key("taken", who, owner), 1, rules.taken_packages_of_one))
-                return None if self._count(taken) else TOO_MANY_TAKEN
-        return None
+        return TOO_MUCH_SENT if isinstance(request, Enqueue) else TOO_MANY_TAKEN
 
-    def _count(self, asked: list[tuple[bytes, int, int]]) -> bool:
-        counts, now = {}, self._now()
-        for key, by, most in asked:
-            since, count = self._counted.get(key, (now, 0))
-            if not 0 <= now - since < WINDOW_S:  # also for what is no number
-                since, count = now, 0
-            if count + by > most:
-                return False
-            counts[key] = (since, count + by)
-        self._counted.update(counts)
-        self._is_saved = False
+    def count(self, request: Request, caller: Caller | None, rules: DsRules) -> None:
+        """A call did what it asked for; rolled back with its turn."""
+        now = self._now()
+        for key, by, _ in _uses(request, caller, rules):
+            self._undo.add((self._put_back, key, self._counted.get(key)))
+            since, count = self._count(key, now)
+            self._counted[key] = (since, count + by)
+            self._is_saved = False
         if len(self._counted) >= self._sweep_at:
             self._counted = self._current()
             self._sweep_at = max(_SWEEP_AT, 2 * len(self._counted))
-        return True
+
+    def _count(self, key: bytes, now: float) -> tuple[float, int]:
+        since, count = self._counted.get(key, (now, 0))
+        return (since, count) if 0 <= now - since < WINDOW_S else (now, 0)  # also for what is no number
+
+    def _put_back(self, key: bytes, before: tuple[float, int] | None) -> None:
+        if before is None:
+            self._counted.pop(key, None)
+        else:
+            self._counted[key] = before
 
     def _current(self) -> dict[bytes, tuple[float, int]]:
         now = self._now()

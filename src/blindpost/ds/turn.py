@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from blindpost.crypto.entropy import Entropy
 from blindpost.ds.auth import Caller
-from blindpost.ds.checks import Refusal
+from blindpost.ds.checks import Refusal, queue_of
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Entry, is_of
+from blindpost.ds.quotas import Quotas
 from blindpost.ds.state import DsState, Peer, Wait
 from blindpost.ds.view import View
 from blindpost.engine import turn as engine
 from blindpost.engine.undo import Undo
 from blindpost.serving.stored import Stored
-from blindpost.wire.capnp.node import Auth, Deliveries, Delivery, Payloads, Result
+from blindpost.wire.capnp.node import Auth, Deliveries, Delivery, Enqueue, Payloads, Result
 from blindpost.wire.value import Value, shape
 
 
@@ -47,9 +48,17 @@ class Stage(Value):
 
     peer: Peer
     question: int
-    queue: bytes
+    request: Enqueue
+    caller: Caller | None
     tag: bytes
-    payload: bytes
+
+    @property
+    def queue(self) -> bytes:
+        return queue_of(self.request)
+
+    @property
+    def payload(self) -> bytes:
+        return self.request.payload
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,6 +99,7 @@ class Turn(engine.Turn[Meter]):
         entropy: Entropy,
         now: float,
         stored: Stored,
+        quotas: Quotas,
         own_keys: Collection[bytes] = (),
     ) -> None:
         super().__init__(undo, meters)
@@ -100,6 +110,7 @@ class Turn(engine.Turn[Meter]):
         self.now = now
         self.view = View(undo)
         self.stored = stored
+        self.quotas = quotas
         self.own_keys = own_keys
         """Recipients of canaries and load tests: each event in their queues is reported."""
         self.callers: Mapping[Auth, Caller | None] = {}

@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from blindpost.ds.auth import Caller
 from blindpost.ds.meters import DsMeters, Meter
 from blindpost.ds.model import DsRules, Ends, Entry, delivery_queue, package_queue
+from blindpost.ds.quotas import Quotas
 from blindpost.ds.state import DsState, Peer, Reach
 from blindpost.ds.turn import Answer, Turn
 from blindpost.ds.view import AddEntry, Change, DeleteEntry, PutEnds, PutTotals
@@ -45,6 +47,8 @@ class InMemory:
         self.undo, self.meters, self.now = Undo(), DsMeters(), 100.0
         self.state = DsState(self.undo)
         self.stored = Stored(self.rules.total_bytes, self.undo)
+        self.quotas = Quotas(self.undo, lambda: self.now)
+        self.callers: dict[Auth, Caller | None] = {}
         self.one, self.other = Peer(1, self.undo), Peer(2, self.undo)
         self.queues: dict[bytes, list[Entry]] = {}
         self.tails: dict[bytes, int] = {}
@@ -116,8 +120,10 @@ class InMemory:
             self._entropy,
             self.now,
             self.stored,
+            self.quotas,
             self.own,
         )
+        turn.callers = self.callers
         ends = self._ends()
         for queue, entries in self.queues.items():
             is_cut = queue in self.cut
@@ -164,4 +170,5 @@ class InMemory:
             self.meters.counts,
             self.meters.wait_s.count,
             dict(self.stored._held),
+            dict(self.quotas._counted),
         ]
