@@ -165,6 +165,39 @@ async def test_a_quic_peer_that_only_shakes_hands_is_counted_and_timed_out(
             assert await client.fetch(BOB) == ()
 
 
+async def test_a_quic_caller_that_reads_slowly_is_heard_although_much_of_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among what it sends are the words that it has read something."""
+    monkeypatch.setattr(quic, "IN_HAND_MAX", 1 << 10)
+    async with running(tmp_path) as ds, await ds.client(quic=True) as client:
+        assert await client.fetch(BOB) == ()
+        ((_, served),) = ds.service.connections.items()
+        ds.service.lag(served)
+        sending = asyncio.gather(*(client.enqueue(BOB, bytes(60_000)) for _ in range(4)))
+        async with asyncio.timeout(quic.IDLE_S / 2):
+            await until(lambda: served.in_hand > 4 * 60_000)
+            ds.service.relieve(served)
+            await sending
+
+
+async def test_a_quic_caller_that_sends_too_much_and_reads_nothing_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic, "IN_HAND_MAX", 1 << 10)
+    monkeypatch.setattr(quic, "IN_HAND_LAST", 100_000)
+    async with running(tmp_path) as ds, await ds.client(quic=True) as client:
+        assert await client.fetch(BOB) == ()
+        ((_, served),) = ds.service.connections.items()
+        ds.service.lag(served)
+        sending = asyncio.gather(
+            *(client.enqueue(BOB, bytes(60_000)) for _ in range(4)), return_exceptions=True
+        )
+        async with asyncio.timeout(quic.IDLE_S / 2):
+            await until(lambda: not ds.service.connections)
+            assert {type(error) for error in await sending} == {ConnectionLostError}
+
+
 class Silent(asyncio.Protocol):
     """Shakes hands and says nothing."""
 

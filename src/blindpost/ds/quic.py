@@ -1,7 +1,8 @@
 """Byte streams over QUIC: one bidirectional stream of each connection carries the RPC.
 
 The library reports how much of a stream has not been sent yet, but cannot pause receiving. When a connection
-has too much in hand, its datagrams are dropped: the peer's loss recovery resends them, more slowly.
+has too much in hand, its datagrams are dropped: the peer's loss recovery resends them, more slowly. While it
+waits for its peer to read they are kept, for among them are those that say what the peer has read.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ CONNECT_S = 10.0
 ADDRESSES_MAX = 4
 """How many addresses of a host are tried in this time."""
 IN_HAND_MAX = 8 << 20
+IN_HAND_LAST = 32 << 20
+"""A caller that sends this much, and does not read what it is sent, is disconnected."""
 UNSENT_HIGH = 256 << 10
 """The library may turn all it holds into datagrams at once, and nobody else is served meanwhile."""
 _RPC_STREAM = 0
@@ -120,7 +123,11 @@ class QuicStream(_Quic):
             return
         connection = self._connection
         if self._paused and connection is not None and connection.in_hand > IN_HAND_MAX:
-            return
+            if not connection.congested:
+                return
+            if connection.in_hand > IN_HAND_LAST:
+                connection.cut()
+                return
         super().datagram_received(data, addr)
         self._look()
 
