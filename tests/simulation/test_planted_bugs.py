@@ -26,7 +26,7 @@ from blindpost.agent.work.transactions import Tx
 from blindpost.chat import Draft, Unit
 from blindpost.crypto.authorizers import Verifier
 from blindpost.ds.model import DsRules
-from blindpost.ds.state import DsState
+from blindpost.ds.state import DsState, Reach
 from blindpost.ds.tables import LmdbTables, change_rows
 from blindpost.ds.turn import Turn as DsTurn
 from blindpost.ds.view import View, Wanted
@@ -168,17 +168,17 @@ def lose_leases_at_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[Path] = set()
 
     def held(
-        state: Any, peer: Any, question: int, queue: bytes, entries: Any, until: float, **kind: Any
+        state: Any, peer: Any, question: int, queue: bytes, entries: Any, until: float, request: Any
     ) -> None:
-        hold(state, peer, question, queue, entries, until, **kind)
+        hold(state, peer, question, queue, entries, until, request)
         leased.update(((queue, entry.number), entry.tag) for entry in entries)
 
     def opened(tables: LmdbTables, folder: Path, durability: Durability) -> None:
         init(tables, folder, durability)
-        view = View(Undo())
+        view, reaches = View(Undo()), dict[bytes, Reach]()
         wanted = Wanted(queues={queue for queue, _ in leased}, entries=set(leased))
         with contextlib.suppress(StopIteration):
-            tables.load(wanted, view, lambda queue, number: False, DsRules()).send(None)
+            tables.load(wanted, view, reaches.__getitem__, DsRules()).send(None)
         for (queue, number), tag in leased.items():
             entry = view.entry(queue, number)
             if folder in seen and entry is not None and entry.tag == tag:
