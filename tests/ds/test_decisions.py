@@ -206,7 +206,7 @@ def test_what_those_who_ask_may_take(askers: str, holds: list[str | None], found
             until = desk.now if "over" in hold else desk.now + 1
             request = LEASE if "leased" in hold else FETCH
             desk.state.hold(peers[hold[0]], number, QUEUE, [entry(number)], until, request)
-    come = Reach(desk.state, QUEUE, [peers[asker] for asker in askers], desk.now)
+    come = Reach(desk.state, QUEUE, {peers[asker] for asker in askers}, desk.now)
     assert [come.may_take(number) for number in range(len(holds))] == found
     assert come.is_over is not found[-1]
 

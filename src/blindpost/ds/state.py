@@ -7,7 +7,7 @@ still in its place in its queue.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from blindpost.ds.model import Entry
@@ -83,10 +83,10 @@ class Wait(Value):
 class Reach:
     """How far the connections that ask for payloads of one queue come in it."""
 
-    def __init__(self, state: DsState, queue: bytes, askers: Iterable[Peer], now: float) -> None:
+    def __init__(self, state: DsState, queue: bytes, askers: Set[Peer], now: float) -> None:
         self._held = state.held
         self._queue = queue
-        self._askers = set(askers)
+        self._askers = askers
         self._now = now
 
     @property
@@ -100,7 +100,7 @@ class Reach:
         if hold is None:
             return bool(self._askers)
         if self._now < hold.until:
-            self._askers.intersection_update((hold.peer,))
+            self._askers = self._askers & {hold.peer}
         return any(not hold.is_passed_by(peer, self._now) for peer in self._askers)
 
 

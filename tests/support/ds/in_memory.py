@@ -36,7 +36,7 @@ def reach(own: Collection[int] = (), others: Collection[int] = ()) -> Reach:
     state, peers = DsState(undo), (Peer(1, undo), Peer(2, undo))
     for peer, numbers in zip(peers, (own, others), strict=True):
         state.hold(peer, 1, QUEUE, [entry(number) for number in numbers], 1.0, FETCH)
-    return Reach(state, QUEUE, peers[:1], 0.0)
+    return Reach(state, QUEUE, {peers[0]}, 0.0)
 
 
 class InMemory:
