@@ -50,6 +50,10 @@ def test_segments_of_a_killed_server_are_sealed_and_running_ones_left_alone(tmp_
     alive.close()
     assert "sealed 2 rows of 1 segments" in invoke(tmp_path / "journal")
     assert "sealed 0 rows of 0 segments" in invoke(tmp_path / "journal")
+    for name in ("a", "b"):
+        file.with_name(f"{name}.parquet").write_bytes(b"no Parquet")
+    said = invoke(tmp_path / "journal")
+    assert f"Left alone, damaged or foreign: {file.with_name('a.parquet')}" in said.replace("\n", "")
 
 
 def test_failures_are_reported(tmp_path: Path) -> None:

@@ -238,8 +238,15 @@ async def test_a_failing_sealing_process_is_reported(
         return "no_such_module" in caplog.text
 
     await until(told)
+    await keeper._try_sealing()
     await keeper.close()
-    assert "sealing the journal" in caplog.text
+    assert caplog.text.count("sealing the journal") == 1, "the same thing is told once"
+    monkeypatch.setattr(module, "SEALER", "blindpost.journal")  # a package that cannot be run
+    await keeper._try_sealing()
+    assert caplog.text.count("sealing the journal") == 2
+    monkeypatch.setattr(f"{module.__name__}.sys.executable", "/bin/false")
+    await keeper._try_sealing()
+    assert "sealing the journal: it ended with 1" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
+import pytest
 
 from blindpost.engine.histogram import Histogram
 from blindpost.journal.author import Author
@@ -288,11 +290,102 @@ def test_unreadable_files_are_set_aside_and_the_rest_is_sealed(tmp_path: Path) -
     foreign.write_bytes(b"no Parquet")
     report = seal_folder(tmp_path, now=DAY + 7_200)
     assert report is not None
-    assert (report.unreadable, report.foreign) == (1, {"foreign.parquet"})
+    assert (report.unreadable, report.foreign) == (1, {foreign})
     assert (tmp_path / SEGMENTS / "records-foreign.bad").read_bytes() == b"no segment"
     assert foreign.read_bytes() == b"no Parquet"
     foreign.unlink()
     assert sums(tmp_path) == counters
+
+
+def damage(path: Path, column: str = "value") -> bytes:
+    """Flip a bit in the values of a column; what the file was before."""
+    whole = path.read_bytes()
+    group = pq.read_metadata(path).row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    (chunk,) = [chunk for chunk in chunks if chunk.path_in_schema == column]
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    spoiled = bytearray(whole)
+    spoiled[start + chunk.total_compressed_size - 2] ^= 8
+    path.write_bytes(spoiled)
+    return whole
+
+
+def test_a_damaged_file_is_left_alone_and_the_rest_is_merged_summed_and_removed(tmp_path: Path) -> None:
+    """One bit of a sealed file flipped on the disk."""
+    counters = write_minutes(tmp_path, DAY, 40)
+    old = write_minutes(tmp_path, DAY - 40 * DAY_S, 2, Author("smp-1", "smp", "0" * 16))
+    seal_folder(tmp_path, now=DAY + 60)
+    spoiled = files(tmp_path, P_COUNTERS)[1]
+    whole = damage(spoiled)
+    held = spoiled.read_bytes()
+    lost = sum(range(10, 20))
+    for _ in range(2):
+        report = seal_folder(tmp_path, now=DAY + DAY_S + 3_600)
+        assert report is not None
+        assert report.foreign == {spoiled}
+        assert len(files(tmp_path, P_COUNTERS)) == 2
+        assert spoiled.read_bytes() == held
+        days = {(row["kind"], row["name"], row["day_s"]): row["value"] for row in rows(tmp_path, P_DAY)}
+        assert days["counter", "msgSent", DAY] == counters["msgSent"] - lost
+        assert days["counter", "msgSent", DAY - 40 * DAY_S] == old["msgSent"]
+        assert files(tmp_path, P_COUNTERS, DAY - 40 * DAY_S) == []
+    spoiled.write_bytes(whole)
+    report = seal_folder(tmp_path, now=DAY + DAY_S + 7_200)
+    assert report is not None
+    assert report.foreign == set()
+    assert sums(tmp_path) == counters
+    days = {(row["kind"], row["name"], row["day_s"]): row["value"] for row in rows(tmp_path, P_DAY)}
+    assert days["counter", "msgSent", DAY] == counters["msgSent"]
+
+
+def test_what_was_computed_of_a_day_is_not_replaced_by_what_a_damaged_file_leaves(tmp_path: Path) -> None:
+    write_minutes(tmp_path, DAY, 40)
+    seal_folder(tmp_path, now=DAY + DAY_S + 3_600)
+    days = rows(tmp_path, P_DAY)
+    damage(files(tmp_path, P_COUNTERS)[0])
+    late = write_minutes(tmp_path, DAY + 7_200, 5, Author("smp-1", "smp", "f" * 16))
+    report = seal_folder(tmp_path, now=DAY + DAY_S + 7_200)
+    assert report is not None
+    assert report.days == 1
+    found = rows(tmp_path, P_DAY)
+    assert [row for row in found if row["boot"] == AUTHOR.boot] == days
+    (sent,) = [row["value"] for row in found if row["boot"] != AUTHOR.boot and row["name"] == "msgSent"]
+    assert sent == late["msgSent"]
+    again = seal_folder(tmp_path, now=DAY + DAY_S + 7_300)
+    assert again is not None
+    assert again.days == 0
+
+
+def _old_days(root: Path) -> None:
+    """Minutes and events that are past their retention on the day DAY."""
+    write_minutes(root, DAY - 40 * DAY_S, 2)
+    writer = EventWriter(root, L_MESSAGES, Author("canary", "canary", AUTHOR.boot))
+    here, there = writer.word("from_router", "a"), writer.word("to_router", "b")
+    writer.add((DAY - 40 * DAY_S) * 1_000_000, here, there, 5, 6, writer.code("event", "acked"), 0, 100)
+    writer.close()
+    seal_folder(root, Rules(None, None), now=DAY - 40 * DAY_S)
+
+
+@pytest.mark.parametrize("failing", ["compact", "roll_up", "_seal_segment"])
+def test_what_fails_does_not_stop_the_deletion_of_what_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """On a full disk nothing else makes room. Minutes that could not be summed up stay."""
+    _old_days(tmp_path)
+    write_minutes(tmp_path, DAY, 2)
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"blindpost.journal.seal.{failing}", fail)
+        with pytest.raises(OSError, match="No space left"):
+            seal_folder(tmp_path, now=DAY)
+    assert rows(tmp_path, L_MESSAGES) == []
+    assert (files(tmp_path, P_COUNTERS, DAY - 40 * DAY_S) == []) == (failing == "compact")
+    seal_folder(tmp_path, now=DAY)
+    assert files(tmp_path, P_COUNTERS, DAY - 40 * DAY_S) == []
+    assert rows(tmp_path, P_DAY)
 
 
 def test_only_one_process_seals(tmp_path: Path) -> None:
@@ -370,6 +463,9 @@ def test_the_program_seals_and_reports_problems(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert "1 unreadable segments are kept as *.bad" in ended.stderr
     assert sums(tmp_path) == counters
+    (partition(tmp_path, P_COUNTERS, DAY) / "foreign.parquet").write_bytes(b"no Parquet")
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "left alone: P/p_counters/date=2024-10-04/foreign.parquet." in ended.stderr
 
 
 def test_records_are_json_that_a_person_can_read(tmp_path: Path) -> None:

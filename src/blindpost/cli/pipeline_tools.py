@@ -132,6 +132,8 @@ def seal(
         say(f"Left alone: {left} that a running server is writing.")
     if told.damaged or told.torn_bytes:
         say(f"Left out: {told.damaged} damaged frames, and {told.torn_bytes} bytes of torn ends.")
+    for path in sorted(told.foreign):
+        say(f"Left alone, damaged or foreign: {path}")
     if told.unreadable:
         raise OperatorError(f"{told.unreadable} segments cannot be read; they are kept as *{BAD}.")
 

@@ -30,7 +30,7 @@ ROW_GROUP = 128 << 10
 
 
 class ForeignFileError(Exception):
-    """A Parquet file that no journal of this version wrote."""
+    """A Parquet file that no journal of this version wrote, or that is damaged."""
 
 
 def schema_of(table: Table, version: int | None = None) -> pa.Schema:
@@ -113,9 +113,12 @@ def look(path: Path) -> Sealed:
 
 def read(found: Sealed) -> pa.Table:
     """The rows of a file, with the current columns."""
-    rows = pq.read_table(found.path, partitioning=None)
     schema = schema_of(found.table)
-    missing = [name for name in schema.names if name not in rows.column_names]
-    for name in missing:
-        rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))
-    return rows.select(schema.names).cast(schema)
+    try:
+        rows = pq.read_table(found.path, partitioning=None, page_checksum_verification=True)
+        missing = [name for name in schema.names if name not in rows.column_names]
+        for name in missing:
+            rows = rows.append_column(schema.field(name), pa.nulls(len(rows), schema.field(name).type))
+        return rows.select(schema.names).cast(schema)
+    except (pa.ArrowException, OSError) as error:
+        raise ForeignFileError(str(error)) from error

@@ -19,18 +19,29 @@ MERGED_BYTES_MAX = 64 << 20
 """A merged file is made from no more than this, except that two always fit."""
 
 
-def files_of(folder: Path, foreign: set[str]) -> list[Sealed]:
-    """The sealed files of a partition, without those that are not ours."""
+def files_of(folder: Path, foreign: set[Path]) -> list[Sealed]:
+    """The sealed files of a partition, without those that are not ours or damaged."""
     found = []
     for path in sealed(folder):
         try:
             found.append(arrow.look(path))
         except ForeignFileError:
-            foreign.add(path.name)
+            foreign.add(path)
     return found
 
 
-def compact(root: Path, table: Table, now: float, foreign: set[str]) -> int:
+def read_all(files: list[Sealed], foreign: set[Path]) -> list[tuple[Sealed, pa.Table]]:
+    """Each file with its rows, without those that turn out to be damaged."""
+    found = []
+    for file in files:
+        try:
+            found.append((file, arrow.read(file)))
+        except ForeignFileError:
+            foreign.add(file.path)
+    return found
+
+
+def compact(root: Path, table: Table, now: float, foreign: set[Path]) -> int:
     """Merge the files of each hour, then of each day, that has ended; how many files were merged."""
     if "seq" not in table.by_name:
         return 0
@@ -48,7 +59,7 @@ def compact(root: Path, table: Table, now: float, foreign: set[str]) -> int:
                 groups[stem_of(file.path.name), 0 if whole_day else hour].append(file)
         for (stem, _), group in groups.items():
             for part in _bounded(group):
-                merged += _merge(folder, table, stem, part)
+                merged += _merge(folder, table, stem, read_all(part, foreign))
     return merged
 
 
@@ -78,10 +89,12 @@ def _bounded(files: list[Sealed]) -> list[list[Sealed]]:
     return [part for part in parts if len(part) > 1]
 
 
-def _merge(folder: Path, table: Table, stem: str, files: list[Sealed]) -> int:
-    rows = pa.concat_tables([arrow.read(file) for file in files]).sort_by("seq")
+def _merge(folder: Path, table: Table, stem: str, files: list[tuple[Sealed, pa.Table]]) -> int:
+    if len(files) < 2:  # the others were damaged
+        return 0
+    rows = pa.concat_tables([of_file for _, of_file in files]).sort_by("seq")
     name = file_name(stem, rows["seq"][0].as_py(), rows["seq"][-1].as_py())
-    sources = [file.path.name for file in files if file.path.name != name]
+    sources = [file.path.name for file, _ in files if file.path.name != name]
     arrow.seal(folder / name, table, rows, sources)
     for source in sources:
         (folder / source).unlink()

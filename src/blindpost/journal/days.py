@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from blindpost.journal import arrow
-from blindpost.journal.arrow import Sealed
-from blindpost.journal.compaction import GRACE_S, files_of, stem_of
+from blindpost.journal.compaction import GRACE_S, files_of, read_all, stem_of
 from blindpost.journal.folder import DAY_S, SUFFIX, day_of, partition, partitions, sealed
 from blindpost.journal.schema import (
     P_COUNTERS,
@@ -25,11 +24,11 @@ from blindpost.journal.schema import (
 _WHO = ["router", "role", "boot"]
 
 
-def roll_up(root: Path, now: float, minute_days: int | None, foreign: set[str]) -> int:
+def roll_up(root: Path, now: float, minute_days: int | None, foreign: set[Path]) -> int:
     """Compute the days that have ended and whose minutes are still there; how many were computed.
 
-    A day that is too old may have lost some of its minutes already. So what was computed of it stays; what
-    was not, since nobody sealed it in time, is computed before its minutes are deleted.
+    A day that is too old may have lost some of its minutes already, and so may one with a damaged file. So
+    what was computed of it stays; what was not is computed of what is there, before it is deleted.
     """
     oldest = 0 if minute_days is None else day_of(now) - minute_days * DAY_S
     found = {day_s for table in (P_GAUGES, P_COUNTERS) for day_s, _ in partitions(root, table)}
@@ -37,8 +36,8 @@ def roll_up(root: Path, now: float, minute_days: int | None, foreign: set[str]) 
     return sum(_roll_up(root, day_s, foreign, again=oldest <= day_s) for day_s in days)
 
 
-def _roll_up(root: Path, day_s: int, foreign: set[str], *, again: bool) -> bool:
-    """`again`: what was computed before, of fewer minutes, is replaced."""
+def _roll_up(root: Path, day_s: int, foreign: set[Path], *, again: bool) -> bool:
+    """`again`: what was computed before, of fewer minutes, is replaced, if all files can be read."""
     folders = {table: partition(root, table, day_s) for table in (P_COUNTERS, P_GAUGES, P_SKETCHES)}
     mark = _mark([path for folder in folders.values() for path in sealed(folder)])
     boots = {stem_of(path.name) for table in (P_COUNTERS, P_GAUGES) for path in sealed(folders[table])}
@@ -46,7 +45,12 @@ def _roll_up(root: Path, day_s: int, foreign: set[str], *, again: bool) -> bool:
     done = {file.path.name for file in found if file.inputs == mark or not again}
     if done >= {_name(boot) for boot in boots}:
         return False
-    counters, gauges, sketches = (files_of(folder, foreign) for folder in folders.values())
+    damaged: set[Path] = set()
+    counters, gauges, sketches = (_read(table, folder, damaged) for table, folder in folders.items())
+    foreign |= damaged
+    again = again and not damaged
+    kept = {file.path.name for file in found}
+    computed = False
     # The sketches first: a day that has its sums has everything.
     for table, rows in (
         (P_DAY_SKETCHES, _sketches(day_s, sketches)),
@@ -54,9 +58,10 @@ def _roll_up(root: Path, day_s: int, foreign: set[str], *, again: bool) -> bool:
     ):
         for who, of_boot in _by_boot(rows):
             name = _name("-".join(who))
-            if again or name not in done:
+            if again or name not in kept:
                 arrow.seal(partition(root, table, day_s) / name, table, of_boot, inputs=mark)
-    return True
+                computed = True
+    return computed
 
 
 def _mark(paths: list[Path]) -> str:
@@ -72,16 +77,16 @@ def _name(boot: str) -> str:
     return f"{boot}-day{SUFFIX}"
 
 
-def _read(table: Table, files: list[Sealed]) -> pa.Table:
+def _read(table: Table, folder: Path, foreign: set[Path]) -> pa.Table:
     """The rows of a day, each once."""
-    rows = pa.concat_tables([arrow.schema_of(table).empty_table(), *(arrow.read(file) for file in files)])
+    read = (rows for _, rows in read_all(files_of(folder, foreign), foreign))
+    rows = pa.concat_tables([arrow.schema_of(table).empty_table(), *read])
     others = [column.name for column in table.columns if column.name not in table.key]
     once = rows.group_by(list(table.key), use_threads=False).aggregate([(name, "first") for name in others])
     return once.rename_columns([name.removesuffix("_first") for name in once.column_names])
 
 
-def _sums(day_s: int, counters: list[Sealed], gauges: list[Sealed]) -> pa.Table:
-    counted, levels = _read(P_COUNTERS, counters), _read(P_GAUGES, gauges)
+def _sums(day_s: int, counted: pa.Table, levels: pa.Table) -> pa.Table:
     by_boot = levels.group_by(_WHO).aggregate([("minute_s", "count_distinct"), ("minute_s", "max")])
     minutes = {
         tuple(row[name] for name in _WHO): (row["minute_s_count_distinct"], row["minute_s_max"])
@@ -110,9 +115,8 @@ def _sums(day_s: int, counters: list[Sealed], gauges: list[Sealed]) -> pa.Table:
     return arrow.rows_of(P_DAY, columns)
 
 
-def _sketches(day_s: int, files: list[Sealed]) -> pa.Table:
+def _sketches(day_s: int, rows: pa.Table) -> pa.Table:
     """The last sketch of each day that was written on this day."""
-    rows = _read(P_SKETCHES, files)
     rows = rows.filter(pc.equal(rows["day_s"], day_s))
     found = sorted(_last(rows, [*_WHO, "name"]), key=lambda row: (row["boot"], row["name"]))
     columns = {column.name: [row[column.name] for row in found] for column in P_DAY_SKETCHES.columns}

@@ -69,6 +69,7 @@ class JournalKeeper:
         self._sealing: asyncio.Task[None] | None = None
         self._failed = False
         self._since_sealed = 0
+        self._said = ""
         self._labs: list[LabJournal] = []
 
     def lab(self, table: Table) -> LabJournal:
@@ -176,5 +177,9 @@ class JournalKeeper:
             sealer.kill()
             await sealer.wait()
             raise
-        if told or sealer.returncode:
-            log.error("sealing the journal: %s", told.decode(errors="replace").strip().rpartition("\n")[2])
+        said = told.decode(errors="replace").strip().rpartition("\n")[2]
+        if not said and sealer.returncode:
+            said = f"it ended with {sealer.returncode}"
+        if said and said != self._said:  # a damaged file is met again each time
+            log.error("sealing the journal: %s", said)
+        self._said = said

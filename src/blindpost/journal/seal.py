@@ -76,27 +76,51 @@ class Report:
     days: int = 0
     deleted: int = 0
     """Partitions past their retention."""
-    foreign: set[str] = field(default_factory=set)
-    """Names of files that are not ours: they are left alone."""
+    foreign: set[Path] = field(default_factory=set)
+    """Sealed files that are not ours, or damaged: they are left alone."""
 
 
 def seal_folder(root: Path, rules: Rules | None = None, now: float | None = None) -> Report | None:
-    """Do everything that is due; None if another process is already doing it."""
+    """Do everything that is due; None if another process is already doing it.
+
+    What fails, such as writing to a full disk, does not stop the rest: deleting what is too old may be what
+    helps. It is raised in the end.
+    """
     rules, now = rules or Rules(), time.time() if now is None else now
     with locked(root / SEGMENTS / LOCK) as held:
         if not held:
             return None
         report = Report()
-        for table in ALL_TABLES:
-            sweep(root, table)
-        _take_over(root / SEGMENTS, now)
+        unsummed: list[Exception] = []
+        others: list[Exception] = []
+        with _noted(unsummed):
+            for table in ALL_TABLES:
+                sweep(root, table)
+            _take_over(root / SEGMENTS, now)
         for path in sorted((root / SEGMENTS).glob(f"[!.]*{CLOSED}")):
-            _seal_segment(root, path, report)
+            with _noted(unsummed):
+                _seal_segment(root, path, report)
         for table in ALL_TABLES:
-            report.compacted += compact(root, table, now, report.foreign)
-        report.days = roll_up(root, now, rules.minute_days, report.foreign)
-        report.deleted = _forget(root, rules, now)
+            with _noted(others):
+                report.compacted += compact(root, table, now, report.foreign)
+        with _noted(unsummed):
+            report.days = roll_up(root, now, rules.minute_days, report.foreign)
+        for table in ALL_TABLES:
+            # Minutes wait until they are in the sums of their day.
+            if not (unsummed and table.tier is Tier.PRODUCTION):
+                with _noted(others):
+                    report.deleted += _forget(root, table, rules.days(table), now)
+        for failure in (*unsummed, *others):
+            raise failure
         return report
+
+
+@contextlib.contextmanager
+def _noted(failures: list[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        failures.append(error)
 
 
 def _take_over(folder: Path, now: float) -> None:
@@ -208,14 +232,12 @@ def _by_day(table: Table, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(day) * DAY_S, rows.filter(pa.array(days == day))
 
 
-def _forget(root: Path, rules: Rules, now: float) -> int:
+def _forget(root: Path, table: Table, days: int | None, now: float) -> int:
     deleted = 0
-    for table in ALL_TABLES:
-        days = rules.days(table)
-        for day_s, folder in partitions(root, table):
-            if days is not None and day_s < day_of(now) - days * DAY_S:
-                remove_partition(folder)
-                deleted += 1
+    for day_s, folder in partitions(root, table):
+        if days is not None and day_s < day_of(now) - days * DAY_S:
+            remove_partition(folder)
+            deleted += 1
     return deleted
 
 
@@ -231,12 +253,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         print(f"{given.folder}: {reason_of(error)}", file=sys.stderr)
         return 1
+    said = []
+    if report is not None and report.foreign:
+        shown = ", ".join(str(path.relative_to(given.folder)) for path in sorted(report.foreign))
+        said.append(f"files that are damaged or foreign are left alone: {shown}.")
     if report is not None and (report.unreadable or report.damaged):
-        print(
-            f"{given.folder}: {report.unreadable} unreadable segments are kept as *{BAD}, "
-            f"{report.damaged} damaged frames were left out.",
-            file=sys.stderr,
+        said.append(
+            f"{report.unreadable} unreadable segments are kept as *{BAD}, "
+            f"{report.damaged} damaged frames were left out."
         )
+    if said:
+        print(f"{given.folder}: {' '.join(said)}", file=sys.stderr)
     return 0
 
 
