@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import datasketches
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from blindpost.journal.author import Author
+from blindpost.journal.folder import DAY_S, date_of
+from blindpost.journal.minutes import MinuteJournal, Reading, Sketch
 from blindpost.journal.schema import L_MESSAGES, TABLES
+from blindpost.journal.seal import Rules, seal_folder
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.errors import PipelineError
 from blindpost.pipeline.lake import Lake
@@ -137,6 +142,69 @@ def test_the_last_hour_of_a_dead_canary_is_counted_the_same_everywhere(
         for dataset in wanted[:2]
     ]
     assert sums == [{"sent": 120, "delivered": 75, "refused": 0, "lost": 0, "pending": 45}] * 2
+
+
+def _minutes(root: Path, day_s: int, minutes: range, first_queue: int) -> None:
+    """A server that sends a message a minute, with fifty queues in use."""
+    active = datasketches.hll_sketch(12, datasketches.HLL_8)
+    for number in range(first_queue, first_queue + 50):
+        active.update(number)
+    journal = MinuteJournal(root, Author.started("smp-1", "smp"), Reading({"msgSent": 0}, {}), day_s)
+    for sent, minute in enumerate(minutes, start=1):
+        sketches = [Sketch("queues", day_s, active.serialize_compact())]
+        journal.record(Reading({"msgSent": sent}, {"queues": 5.0}, sketches=sketches), day_s + 60 * minute)
+    journal.close()
+    seal_folder(root, Rules(None, None), now=day_s + 60 * minutes.stop)
+
+
+def test_days_are_computed_although_days_before_them_were_erased(spark: SparkSession, tmp_path: Path) -> None:
+    """Rolling numbers look back further than minutes are kept; the sketches of days are still there."""
+    now = [0]
+    root, wanted = tmp_path / "journal", [datasets()["daily_statistics"]]
+    keep = Settings(keep=Keep(minute_days=1))
+    lake = Lake(spark, str(root), str(tmp_path / "lake"), settings=keep, clock=lambda: now[0])
+
+    def computed(day: int, minutes: range) -> list[str]:
+        _minutes(root, journals.FIRST_S + day * DAY_S, minutes, 50 * day)
+        now[0] = journals.FIRST_S + day * DAY_S + 60 * minutes.stop
+        return run(lake, wanted).computed.get("daily_statistics", [])
+
+    first, third = (date_of(journals.FIRST_S + day * DAY_S) for day in (0, 2))
+    assert computed(0, range(3)) == [first]
+    assert computed(2, range(120, 124)) == [third]
+    assert computed(2, range(124, 126)) == [third], "a day that grows is computed again"
+    found = {str(row["day"]): row for row in plain(lake.gold(wanted[0]).collect())}
+    assert {day: row["msgSent"] for day, row in found.items()} == {first: 3, third: 6}
+    assert found[third]["active_queues_7d"] == pytest.approx(100, abs=3)
+    assert lake.silver_store(TABLES["p_sketches"]).current().partitions[first].erased
+
+
+def test_an_erased_day_stays_as_published_and_is_not_published_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One whose own events are gone; the day after it is computed of what is left."""
+    day_us, root = journals.FIRST_S * 10**6, tmp_path / "journal" / "L" / "l_messages"
+    for number in range(3):
+        sent_us = day_us + number * DAY_S * 10**6 + 60_000_000
+        events = [
+            _event(number, "sent", sent_us, 2 * number),
+            _event(number, "delivered", sent_us + 1, 2 * number + 1),
+        ]
+        seal_rows(root / f"{number}.parquet", L_MESSAGES, events)
+    now = [journals.FIRST_S + 3 * DAY_S]
+    keep = Settings(keep=Keep(lab_days=2))
+    lake = Lake(spark, str(tmp_path / "journal"), str(tmp_path / "lake"), settings=keep, clock=lambda: now[0])
+    early, late = datasets()["canary_integrity"], datasets()["canary_faults"]
+    days = [date_of(journals.FIRST_S + number * DAY_S) for number in range(4)]
+    assert run(lake, [early]).computed["canary_integrity"] == days[1:], "the first is past its time already"
+    now[0] += DAY_S
+    seal_rows(root / "late.parquet", L_MESSAGES, [_event(9, "sent", day_us + 2 * DAY_S * 10**6, 99)])
+    summary = run(lake, [early, late])
+    assert summary.erased == {"l_messages": days[1:2]}
+    assert summary.computed["canary_integrity"] == days[2:]
+    assert summary.computed["canary_faults"] == days[2:]
+    sent = {str(row["day"]): row["sent"] for row in plain(lake.gold(early).collect())}
+    assert sent == {days[1]: 1, days[2]: 2}
 
 
 def test_settings_of_the_fleet(tmp_path: Path) -> None:

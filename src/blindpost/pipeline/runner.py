@@ -377,17 +377,15 @@ class _Run:
         }
         inputs = {day: _gold_inputs(dataset, day, contents) for day in known}
         store = lake.gold_store(dataset)
-        erased = {
-            table: {day for day, partition in partitions.items() if partition.erased}
-            for table, partitions in manifests.items()
-        }
+        published = store.current()
         first_day = (
             lake.settings.keep.first_day(Tier.STATE, self._now_s) if dataset.tier is Tier.STATE else ""
         )
         stale = {
             day: made
-            for day, made in _stale(store.current(), inputs).items()
-            if day >= first_day and not _is_frozen(dataset, day, erased)
+            for day, made in _stale(published, inputs).items()
+            if day >= first_day
+            and not _is_frozen(dataset, day, manifests, published=day in published.partitions)
         }
         if stale:
             range_of = Days(date.fromisoformat(min(stale)), date.fromisoformat(max(stale)))
@@ -550,12 +548,24 @@ def _conflicts(day: str) -> Column:
     return F.count_if(F.col(CONFLICT) & (F.col("day") == F.lit(day).cast("date"))).alias(day)
 
 
-def _is_frozen(dataset: Dataset, day: str, erased: Mapping[str, Collection[str]]) -> bool:
-    """Whether some of a day's inputs have been erased: then it stays as it was published."""
+def _is_frozen(
+    dataset: Dataset, day: str, manifests: Mapping[str, Mapping[str, Partition]], *, published: bool
+) -> bool:
+    """Whether a day stays as it was published since inputs of its own, or later ones, have been erased.
+
+    Days before it may have been erased without that: they are of the past, as before the journal's first day.
+    One that was never published is computed of whatever is left.
+    """
     own = date.fromisoformat(day)
-    return any(
-        other in Days(own, own).widened(given) for given in dataset.inputs for other in erased[given.table]
-    )
+    used = [
+        (other, partition.erased)
+        for given in dataset.inputs
+        for other, partition in manifests[given.table].items()
+        if other in Days(own, own).widened(given)
+    ]
+    if published:
+        return any(erased for other, erased in used if other >= day)
+    return all(erased for _, erased in used)
 
 
 def _silver_inputs(table: Table, contents: Mapping[str, str]) -> str:
