@@ -56,7 +56,7 @@ THEN = ("--as-of", AS_OF)
 
 
 def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> None:
-    journal = journals.state(random.Random(9), routers=1, days=1)
+    journal = journals.state(random.Random(10), routers=1, days=1)
     places = _places(tmp_path, journal)
     repairs = tmp_path / "repairs"
     rows = [

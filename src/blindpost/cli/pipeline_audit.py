@@ -224,6 +224,7 @@ def cells(
         queues = queues_of(
             lake.silver("s_queues"),
             lake.silver("s_snapshot"),
+            lake.silver("s_service_claims"),
             lake.summed(QUEUE_SETS),
             Chosen(router, side.value, role.value, service_id),
         )

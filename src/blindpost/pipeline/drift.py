@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from blindpost.pipeline.dataset import Kept
 from blindpost.pipeline.errors import PipelineError
-from blindpost.pipeline.snapshots import EXPORT, complete, sums
 from blindpost.pipeline.snapshots import chosen as chosen_exports
+from blindpost.pipeline.snapshots import complete, counting, sums, with_services
 from blindpost.pipeline.sums import QUEUE_SETS
 
 SET = ("day", "router", "role", "service_id")
@@ -25,9 +25,10 @@ def side(sets: DataFrame, name: str) -> DataFrame:
 
 def differing(summed: DataFrame, chosen: DataFrame) -> DataFrame:
     """The sets that both sides have exported and that are not the same."""
-    sets = summed.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
-    exported = chosen.groupBy("day", "router").agg(F.count_distinct("side").alias("sides"))
-    both = exported.where("sides = 2").select("day", "router")
+    sets = counting(summed, chosen)
+    by_router = chosen.where("side = 'router'").select("day", "router")
+    by_subscriber = chosen.where("side = 'subscriber'").select("day", "router", "service_id")
+    both = by_subscriber.join(by_router, ["day", "router"])
     ours, theirs = side(sets, "router"), side(sets, "subscriber")
     same = [
         F.col(f"router_{name}").eqNullSafe(F.col(f"subscriber_{name}")) for name in ("count", "h_hi", "h_lo")
@@ -35,7 +36,7 @@ def differing(summed: DataFrame, chosen: DataFrame) -> DataFrame:
     return (
         ours.join(theirs, list(SET), "full")
         .where(~(same[0] & same[1] & same[2]))
-        .join(both, ["day", "router"])
+        .join(both, ["day", "router", "service_id"])
         .select(*SET)
     )
 
@@ -47,7 +48,7 @@ def different_queues(s_queues: DataFrame, chosen: DataFrame, sets: DataFrame) ->
     `gone`: the router does not know it; the subscriber can only forget it.
     `unclaimed`: the router has it for the service, and the subscriber does not know it.
     """
-    last = s_queues.join(F.broadcast(chosen.select(*EXPORT)), list(EXPORT))
+    last = counting(s_queues, chosen)
     at_router = last.where(F.col("side") == "router").select(*SET, "queue_id")
     at_subscriber = last.where(F.col("side") == "subscriber").select(*SET, "queue_id")
     ours = at_router.join(F.broadcast(sets), list(SET), "left_semi")
@@ -63,7 +64,7 @@ def different_queues(s_queues: DataFrame, chosen: DataFrame, sets: DataFrame) ->
 
 KEPT = {
     "summed": Kept((QUEUE_SETS.name,), sums),
-    "chosen": Kept(("s_snapshot", "summed"), chosen_exports),
+    "chosen": Kept(("s_snapshot", "summed", "s_service_claims"), chosen_exports),
     "different": Kept(("summed", "chosen"), differing),
 }
 """What both tables of the drift ask for again and again."""
@@ -79,13 +80,23 @@ class Chosen:
     service: bytes
 
 
-def queues_of(s_queues: DataFrame, s_snapshot: DataFrame, queue_sets: DataFrame, chosen: Chosen) -> DataFrame:
-    """The queues of a set in the last complete export."""
-    exports = complete(s_snapshot, sums(queue_sets))
-    mine = exports.where((F.col("router") == chosen.router) & (F.col("side") == chosen.side))
+def queues_of(
+    s_queues: DataFrame,
+    s_snapshot: DataFrame,
+    s_service_claims: DataFrame,
+    queue_sets: DataFrame,
+    chosen: Chosen,
+) -> DataFrame:
+    """The queues of a set in the last complete export: of a subscriber, in the last one about the service."""
+    summed = sums(queue_sets)
+    exports = with_services(complete(s_snapshot, summed), summed, s_service_claims)
+    about = F.coalesce("service_id", F.lit(chosen.service)) == F.lit(chosen.service)
+    mine = exports.where((F.col("router") == chosen.router) & (F.col("side") == chosen.side) & about)
     last = mine.orderBy(F.desc("at_s"), F.desc("snapshot")).first()
     if last is None:
-        raise PipelineError(f"There is no complete export of {chosen.router} by its {chosen.side}.")
+        raise PipelineError(
+            f"There is no complete export of {chosen.router} by its {chosen.side} about this service."
+        )
     of_set = (
         (F.col("snapshot") == last["snapshot"])
         & (F.col("service_id") == F.lit(chosen.service))

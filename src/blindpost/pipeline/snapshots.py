@@ -6,6 +6,8 @@ cancels what is there twice; silver has each queue of a snapshot once, so nothin
 
 from __future__ import annotations
 
+import functools
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -47,12 +49,30 @@ def complete(s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
     return told.join(there, list(EXPORT), "left").where(whole).drop("rows", "there")
 
 
-def chosen(s_snapshot: DataFrame, summed: DataFrame) -> DataFrame:
-    """The exports that count: each side's last complete one of a day."""
-    return latest(complete(s_snapshot, summed))
+def with_services(exports: DataFrame, summed: DataFrame, s_service_claims: DataFrame) -> DataFrame:
+    """An export of a router once: it is about all services. One of a subscriber with each of its services.
+
+    A router may have several subscribers, each of which knows of its own services only: those that it lists
+    queues of, or claims.
+    """
+    sets = (frame.select(*EXPORT, "service_id") for frame in (summed, s_service_claims))
+    named = functools.reduce(DataFrame.unionByName, sets).where("side = 'subscriber'").distinct()
+    about = exports.join(named, list(EXPORT), "left")
+    return about.where((F.col("side") == "router") | F.col("service_id").isNotNull())
 
 
-def latest(exports: DataFrame) -> DataFrame:
-    """Of each side of a router and each day, the last export."""
-    newest = Window.partitionBy("day", "router", "side").orderBy(F.desc("at_s"), F.desc("snapshot"))
+def chosen(s_snapshot: DataFrame, summed: DataFrame, s_service_claims: DataFrame) -> DataFrame:
+    """The exports that count: of a day, a router's last complete one, and the last about each service."""
+    exports = with_services(complete(s_snapshot, summed), summed, s_service_claims)
+    newest = Window.partitionBy("day", "router", "side", "service_id").orderBy(
+        F.desc("at_s"), F.desc("snapshot")
+    )
     return exports.withColumn("place", F.row_number().over(newest)).where("place = 1").drop("place")
+
+
+def counting(rows: DataFrame, chosen: DataFrame) -> DataFrame:
+    """The rows of the exports that count: all of a router's, of a subscriber's those about the service."""
+    all_services = F.lit(b"")
+    about = F.when(F.col("side") == "router", all_services).otherwise(F.col("service_id"))
+    wanted = chosen.select(*EXPORT, F.coalesce("service_id", all_services).alias("about"))
+    return rows.withColumn("about", about).join(F.broadcast(wanted), [*EXPORT, "about"]).drop("about")

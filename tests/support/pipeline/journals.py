@@ -220,9 +220,11 @@ def _exports(rng: random.Random, journal: Journal, router: str, at_s: int, queue
         if kind in ("unclaimed", "all"):
             ours[of].append(rng.randbytes(24))
     _export(rng, journal, {"router": router, "side": "router", "at_s": at_s}, ours)
-    if rng.random() < 0.8:
+    shared = [{}, *({of: ids for of, ids in theirs.items() if of[1] == service} for service in services)]
+    kinds = [[theirs], [theirs], shared, shared[:2], [{**shared[1], **shared[2]}, shared[3]], []]
+    for of_subscriber in rng.choice(kinds):  # one of all services, or several, of which some share nothing
         later = min(at_s + rng.randrange(600), at_s // DAY_S * DAY_S + DAY_S - 1)
-        _export(rng, journal, {"router": router, "side": "subscriber", "at_s": later}, theirs)
+        _export(rng, journal, {"router": router, "side": "subscriber", "at_s": later}, of_subscriber)
 
 
 def _export(

@@ -77,11 +77,30 @@ def complete_exports(journal: Journal) -> list[Row]:
     ]
 
 
-def _last_exports(journal: Journal) -> dict[tuple[date, str], dict[str, Row]]:
-    found: dict[tuple[date, str], dict[str, Row]] = defaultdict(dict)
-    for row in sorted(complete_exports(journal), key=lambda row: (row["at_s"], row["snapshot"])):
-        found[day_of(row["at_s"]), row["router"]][row["side"]] = row
+def _last_exports(journal: Journal) -> dict[tuple[date, str, bytes], dict[str, Row]]:
+    """The last export of a router, and of a subscriber, about each service, by day and router."""
+    in_order_of_time = sorted(complete_exports(journal), key=lambda row: (row["at_s"], row["snapshot"]))
+    by_router = {
+        (day_of(row["at_s"]), row["router"]): row for row in in_order_of_time if row["side"] == "router"
+    }
+    found: dict[tuple[date, str, bytes], dict[str, Row]] = defaultdict(dict)
+    for row in in_order_of_time:
+        day, router = day_of(row["at_s"]), row["router"]
+        if row["side"] == "subscriber":
+            for service in _services(journal, row):
+                found[day, router, service]["subscriber"] = row
+        elif row is by_router[day, router]:
+            for service in _services(journal, row):
+                found[day, router, service]["router"] = row
+    for (day, router, _), sides in found.items():
+        if (day, router) in by_router:
+            sides["router"] = by_router[day, router]
     return found
+
+
+def _services(journal: Journal, export: Row) -> set[bytes]:
+    """Those that an export lists queues of, or claims."""
+    return {service for _, service in (*_sets(journal, export), *_claims(journal, export)) if service}
 
 
 def _sets(journal: Journal, export: Row | None) -> dict[tuple[str, bytes | None], set[bytes]]:
@@ -111,12 +130,12 @@ def _summed(ids: set[bytes]) -> tuple[int, int, int]:
 
 def drift_queues(journal: Journal) -> list[Row]:
     found: list[Row] = []
-    for (day, router), sides in _last_exports(journal).items():
+    for (day, router, about), sides in _last_exports(journal).items():
         if len(sides) < 2:
             continue
         ours, theirs = _sets(journal, sides["router"]), _sets(journal, sides["subscriber"])
         known = {(role, queue) for (role, _), ids in ours.items() for queue in ids}
-        for role, service in {of for of in {*ours, *theirs} if of[1] is not None}:
+        for role, service in {of for of in {*ours, *theirs} if of[1] == about}:
             head = {"day": day, "router": router, "service_id": service, "role": role}
             here, there = ours.get((role, service), set()), theirs.get((role, service), set())
             for queue in here - there:
@@ -134,14 +153,14 @@ def service_drift(journal: Journal) -> list[Row]:
     """Everything but how many lanes were drawn."""
     different = grouped(drift_queues(journal), "day", "router", "service_id", "role")
     found: list[Row] = []
-    for (day, router), sides in _last_exports(journal).items():
+    exports = _last_exports(journal)
+    for (day, router, about), sides in exports.items():
         stores = {name: _sets(journal, sides.get(name)) for name in ("router", "subscriber")}
         claims = {name: _claims(journal, sides.get(name)) for name in ("router", "subscriber")}
         named = [*stores["router"], *stores["subscriber"], *claims["router"], *claims["subscriber"]]
-        all_sets = {of for of in named if of[1] is not None}
-        ordinals = {
-            service: place for place, service in enumerate(sorted({of[1] or b"" for of in all_sets}), 1)
-        }
+        all_sets = {of for of in named if of[1] == about}
+        others = sorted(service for *of, service in exports if of == [day, router])
+        ordinals = {service: place for place, service in enumerate(others, 1)}
         for role, service in all_sets:
             of = role, service
             true = _summed(stores["router"].get(of, set()))

@@ -9,7 +9,7 @@ from pyspark.sql.types import BooleanType, DateType, IntegerType, LongType, Stri
 from blindpost.pipeline.dataset import Dataset, Input
 from blindpost.pipeline.drift import KEPT, SET, different_queues, side
 from blindpost.pipeline.quality import Breaking, Rule
-from blindpost.pipeline.snapshots import EXPORT, sampled
+from blindpost.pipeline.snapshots import counting, sampled
 from blindpost.pipeline.sums import QUEUE_SETS
 from blindpost.pipeline.types import columns
 
@@ -23,19 +23,18 @@ def compute(
     chosen: DataFrame,
     different: DataFrame,
 ) -> DataFrame:
-    picked = F.broadcast(chosen.select(*EXPORT))
-    sets = summed.join(picked, list(EXPORT))
-    claims = s_service_claims.join(picked, list(EXPORT))
+    sets = counting(summed, chosen)
+    claims = counting(s_service_claims, chosen)
     found = different_queues(s_queues, chosen, different)
     problems = found.groupBy(*SET).agg(
         *(F.count_if(F.col("problem") == problem).alias(problem) for problem in PROBLEMS)
     )
     lanes = (
-        sampled(s_queues)
-        .join(picked, list(EXPORT))
+        counting(sampled(s_queues), chosen)
         .groupBy(*SET)
         .agg(F.sum("lanes_sampled").alias("lanes_sampled"), F.sum("lanes_wrong").alias("lanes_wrong"))
     )
+    named = ["day", "router"]
     rows = (
         side(sets, "router")
         .join(side(sets, "subscriber"), list(SET), "full")
@@ -43,7 +42,8 @@ def compute(
         .join(_claimed(claims, "subscriber"), list(SET), "full")
         .join(lanes, list(SET), "left")
         .join(problems, list(SET), "left")
-        .join(_exported(chosen), ["day", "router"])
+        .join(_exported(chosen, "router", *named), named, "left")
+        .join(_exported(chosen, "subscriber", *named, "service_id"), [*named, "service_id"], "left")
     )
     return _judged(rows)
 
@@ -53,19 +53,17 @@ def _claimed(claims: DataFrame, name: str) -> DataFrame:
     return claims.where(F.col("side") == name).select(*SET, *columns)
 
 
-def _exported(chosen: DataFrame) -> DataFrame:
-    """Which sides of a router have a complete export, and whether any of them was made while it ran."""
-    return chosen.groupBy("day", "router").agg(
-        F.bool_or(F.col("side") == "router").alias("router_known"),
-        F.bool_or(F.col("side") == "subscriber").alias("subscriber_known"),
-        F.bool_or("online").alias("online"),
-    )
+def _exported(chosen: DataFrame, name: str, *about: str) -> DataFrame:
+    """What has a complete export by this side, and whether the router ran meanwhile."""
+    return chosen.where(F.col("side") == name).select(*about, F.col("online").alias(f"{name}_online"))
 
 
 def _judged(rows: DataFrame) -> DataFrame:
-    stored = F.when(F.col("router_known"), F.coalesce("router_count", F.lit(0)))
-    listed = F.when(F.col("subscriber_known"), F.coalesce("subscriber_count", F.lit(0)))
-    both = F.col("router_known") & F.col("subscriber_known")
+    known = {name: F.col(f"{name}_online").isNotNull() for name in ("router", "subscriber")}
+    stored = F.when(known["router"], F.coalesce("router_count", F.lit(0)))
+    listed = F.when(known["subscriber"], F.coalesce("subscriber_count", F.lit(0)))
+    both = known["router"] & known["subscriber"]
+    online = F.coalesce("router_online", F.lit(False)) | F.coalesce("subscriber_online", F.lit(False))
     ordinal = F.dense_rank().over(Window.partitionBy("day", "router").orderBy("service_id")).cast("int")
     problems = {name: F.when(both, F.coalesce(name, F.lit(0))) for name in PROBLEMS}
     told = rows.select(
@@ -82,7 +80,7 @@ def _judged(rows: DataFrame) -> DataFrame:
         *(column.alias(name) for name, column in problems.items()),
         F.coalesce("lanes_sampled", F.lit(0)).alias("lanes_sampled"),
         F.coalesce("lanes_wrong", F.lit(0)).alias("lanes_wrong"),
-        "online",
+        online.alias("online"),
         both.alias("both"),
     )
     return told.withColumn("verdict", _verdict()).drop("both")
@@ -94,7 +92,7 @@ def _agrees(name: str) -> Column:
         F.col(f"{name}_claim_{column}") == F.coalesce(f"router_{column}", F.lit(0))
         for column in ("count", "h_hi", "h_lo")
     ]
-    return F.when(F.col("router_known"), same[0] & same[1] & same[2])
+    return F.when(F.col("router_online").isNotNull(), same[0] & same[1] & same[2])
 
 
 def _verdict() -> Column:
@@ -112,7 +110,11 @@ DATASET = Dataset(
     name="service_drift",
     title="Do router and subscriber agree about the queues of each service, and if not, by how many?",
     schema=columns(
-        ("day", DateType(), "The UTC day of the exports; of several, each side's last complete one counts."),
+        (
+            "day",
+            DateType(),
+            "The UTC day of the exports; of several about a service, the last complete counts.",
+        ),
         ("router", StringType(), "The router's name."),
         ("service", IntegerType(), "Which service, numbered within day and router; the zone knows which."),
         ("role", StringType(), "By which ids: messaging (SUBS) or notifier (NSUBS)."),
@@ -123,7 +125,11 @@ DATASET = Dataset(
             BooleanType(),
             "Whether count and hash that the router says are those of its state.",
         ),
-        ("subscriber_stored", LongType(), "Queues that the subscriber has; null without export."),
+        (
+            "subscriber_stored",
+            LongType(),
+            "Queues that the subscriber has; null without export of this service.",
+        ),
         ("subscriber_claimed", LongType(), "How many the subscriber says there are."),
         ("subscriber_agrees", BooleanType(), "Whether what the subscriber says is the router's state."),
         (
@@ -154,6 +160,7 @@ DATASET = Dataset(
         ),
     ),
     key=("router", "service", "role"),
+    version=2,
     inputs=(Input("s_queues"), Input("s_service_claims"), Input("s_snapshot")),
     rows_of=("s_snapshot",),
     compute=compute,

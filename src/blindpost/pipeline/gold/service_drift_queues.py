@@ -43,7 +43,7 @@ DATASET = Dataset(
         ),
     ),
     key=("router", "service_id", "role", "queue_id"),
-    inputs=(Input("s_queues"), Input("s_snapshot")),
+    inputs=(Input("s_queues"), Input("s_service_claims"), Input("s_snapshot")),
     rows_of=("s_snapshot",),
     compute=compute,
     sums=(QUEUE_SETS,),
@@ -60,4 +60,5 @@ DATASET = Dataset(
     size="10 to 200 M queues; only the services that differ are joined",
     why_spark="an exact join of two states of 10^8 rows does not fit into one process",
     tier=Tier.STATE,
+    version=2,
 )
