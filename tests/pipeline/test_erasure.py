@@ -109,6 +109,62 @@ def test_a_run_killed_while_erasing_is_completed(spark: SparkSession, tmp_path: 
     assert _holding(tmp_path / "lake" / "zone" / "versions" / "silver", ids) == set()
 
 
+def _zone(spark: SparkSession, tmp_path: Path, now: list[datetime], keep: Keep | None) -> Lake:
+    folders = str(tmp_path / "journal"), str(tmp_path / "lake")
+    return Lake(spark, *folders, settings=Settings(keep=keep), clock=lambda: now[0].timestamp())
+
+
+def test_only_a_run_erases_and_it_keeps_what_an_earlier_one_was_told_to(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Commands without the settings of the hourly run, and a clock that is years ahead, erase nothing."""
+    rng = random.Random(3)
+    seal_journal(tmp_path / "journal", journals.state(rng, routers=2, days=1, queues=20), rng)
+    now = [START + timedelta(days=2)]
+    told, bare = (_zone(spark, tmp_path, now, keep) for keep in (Keep(state_days=30), None))
+    assert bare.keep == Keep()
+    assert run(told, DRIFT).erased == {}
+    rows = plain(told.gold(DRIFT[1]).collect())
+    assert rows
+    now[0] += timedelta(days=10)
+    assert run(bare, DRIFT).erased == {}, "it keeps them for thirty days, as it was told"
+    assert bare.keep == Keep(state_days=30)
+    looking = _zone(spark, tmp_path, now, Keep(state_days=1))
+    assert run(looking, DRIFT[:1], erases=False).erased == {}
+    assert bare.keep == Keep(state_days=30)
+    now[0] += timedelta(days=4_000)
+    summary = run(told, DRIFT[1:])
+    assert (summary.erased, summary.computed) == ({}, {})
+    day = START.date().isoformat()
+    assert f"the newest record is of {day}: is the clock right?" in summary.unfinished[told.out]
+    now[0] = START + timedelta(days=12)
+    assert run(told, DRIFT).unfinished == {}
+    assert plain(told.gold(DRIFT[1]).collect()) == rows
+
+
+def test_what_was_erased_too_early_comes_back_if_all_of_it_is_still_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    seal_journal(tmp_path / "journal", journals.state(rng, routers=2, days=1, queues=20), rng)
+    now = [START + timedelta(days=10)]
+    long, short = (_zone(spark, tmp_path, now, Keep(state_days=days)) for days in (30, 7))
+    run(long, DRIFT)
+    before = [plain(long.gold(dataset).collect()) for dataset in DRIFT]
+    names = {"s_queues", "s_service_claims", "s_snapshot", "service_drift_queues"}
+    assert set(run(short, DRIFT).erased) == names
+    assert plain(long.gold(DRIFT[1]).collect()) == []
+    assert set(run(long, DRIFT).computed) == names
+    assert [plain(long.gold(dataset).collect()) for dataset in DRIFT] == before
+    assert run(long, DRIFT).computed == {}
+
+    run(short, DRIFT)
+    next((tmp_path / "journal" / "S" / "s_queues").iterdir()).unlink()
+    assert set(run(long, DRIFT).computed) == {"s_service_claims", "s_snapshot"}
+    assert plain(long.gold(DRIFT[0]).collect()) == before[0], "half of a day replaces nothing"
+    assert plain(long.gold(DRIFT[1]).collect()) == []
+
+
 def _event(number: int, event: str, time_us: int, seq: int) -> Row:
     row = {"router": "canary", "role": "canary", "boot": "00" * 8, "seq": seq, "time_us": time_us}
     row |= {"from_router": "a", "to_router": "b", "connection": 1, "number": number, "event": event}

@@ -13,7 +13,7 @@ from blindpost.journal.schema import P_COUNTERS, P_DAY
 from blindpost.pipeline import bronze
 from blindpost.pipeline import lake as lakes
 from blindpost.pipeline.dataset import datasets
-from blindpost.pipeline.growing import FILES_MOST, different, growing, made_of
+from blindpost.pipeline.growing import FILES_MOST, different, growing, is_whole, made_of
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.runner import run
@@ -63,6 +63,20 @@ def test_a_file_under_two_names_counts_once() -> None:
     copied = replace(ONE, path="copy", modified_us=2)
     assert [entry.path for entry in different([copied, ONE, TWO])] == ["copy", "b"]
     assert [entry.path for entry in different([ONE, replace(copied, gone=True)])] == ["a"]
+
+
+def test_a_day_is_whole_if_what_was_in_files_that_are_gone_is_in_others() -> None:
+    one, two = replace(ONE, gone=True), replace(TWO, gone=True)
+    merged = _entry("m", 0, 19)
+    assert is_whole([ONE, TWO])
+    assert is_whole([one, two, merged])
+    assert is_whole([one, replace(ONE, path="copy")])
+    assert not is_whole([one, TWO])
+    assert not is_whole([two, _entry("m", 11, 30)])
+    assert not is_whole([two, _entry("m", 0, 18)])
+    assert not is_whole([one, replace(merged, spans=("smp-2 00\t0\t9",))])
+    assert not is_whole([replace(one, spans=()), merged])
+    assert not is_whole([one, replace(merged, spans=())])
 
 
 def test_a_file_of_two_days_is_added_to_each_once() -> None:

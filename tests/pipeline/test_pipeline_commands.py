@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from blindpost.cli import pipeline_ask, pipeline_audit
-from blindpost.cli.pipeline import app
+from blindpost.cli.pipeline import app, tell
 from blindpost.pipeline import session
 from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
@@ -236,9 +236,21 @@ def test_an_audit_without_its_tables_says_so_instead_of_comparing_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failed = Summary(failed={"s_queues": "one export is strange"})
-    monkeypatch.setattr("blindpost.pipeline.runner.run", lambda *_: failed)
+    asked: list[bool] = []
+
+    def run(*_: object, erases: bool = True) -> Summary:
+        asked.append(erases)
+        return failed
+
+    monkeypatch.setattr("blindpost.pipeline.runner.run", run)
     with pytest.raises(OperatorError, match=r"Nothing was compared.*s_queues: one export is strange"):
         pipeline_audit._computed(cast(Lake, None), ["service_drift"], Days())
+    assert asked == [False], "who only looks erases nothing"
+
+
+def test_what_was_erased_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(Summary(erased={"s_queues": ["2031-05-01", "2031-05-02"]}), as_json=False)
+    assert capsys.readouterr().out == "s_queues: erased 2 days up to 2031-05-02, past their retention\n"
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

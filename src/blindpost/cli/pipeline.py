@@ -312,7 +312,7 @@ def _follow(
                 summaries = follow(lake, wanted, observe, again=again)
             _measure(metrics, summaries, began)
             for summary in summaries:
-                if summary.computed or summary.failed or summary.unfinished:
+                if summary.computed or summary.erased or summary.failed or summary.unfinished:
                     tell(summary, as_json=as_json)
             if summaries:
                 again = bool(summaries[-1].failed or summaries[-1].unfinished)
@@ -339,7 +339,7 @@ def tell(summary: Summary, *, as_json: bool) -> None:
         found |= {"failed": summary.failed, "unfinished": summary.unfinished, "erased": summary.erased}
         typer.echo(json.dumps(found))
         return
-    if not summary.computed and not summary.failed and not summary.unfinished:
+    if not (summary.computed or summary.erased or summary.failed or summary.unfinished):
         say("Everything was up to date.")
     for name, days in sorted(summary.computed.items()):
         shown = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"

@@ -133,7 +133,7 @@ def _computed(lake: Lake, names: Sequence[str], days: Days) -> list[list[dict[st
 
     wanted = chosen(names)
     with watched() as observe:
-        failed = run(lake, wanted, days, observe).failed
+        failed = run(lake, wanted, days, observe, erases=False).failed
     if failed:
         reasons = "; ".join(f"{table}: {reason}" for table, reason in failed.items())
         raise OperatorError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blindpost.journal.schema import Table
 from blindpost.pipeline.ledger import Entry
 from blindpost.pipeline.silver import SILVER_VERSION, is_revised
-from blindpost.pipeline.spans import alone, writers_of
+from blindpost.pipeline.spans import alone, within, writers_of
 
 WRITERS_MOST = 1_000
 """With more writers than this whose files are gone, silver's own rows are not told apart by writer."""
@@ -56,6 +56,15 @@ def growing(
                 if other != day and entry not in added.get(other, [entry]):
                     del added[other]
     return added
+
+
+def is_whole(entries: Sequence[Entry]) -> bool:
+    """Whether all that was ever read of a day is in files that are there."""
+    gone = [entry for entry in different(entries) if entry.gone]
+    there = (line for entry in entries if not entry.gone for line in entry.spans)
+    return all(entry.spans for entry in gone) and within(
+        (line for entry in gone for line in entry.spans), there
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ the rest holds sums only and may leave.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from blindpost.pipeline.delta import follow_manifest
 from blindpost.pipeline.files import Files, join, literal, local_path, open_root
 from blindpost.pipeline.ledger import Ledger
 from blindpost.pipeline.publish import TableStore
-from blindpost.pipeline.settings import Settings
+from blindpost.pipeline.settings import Keep, Settings
 from blindpost.pipeline.sizing import SMALL_ROWS, planned_small
 from blindpost.pipeline.sums import Sums, merged, of_files, summed, with_day
 from blindpost.pipeline.types import arrow_schema, silver_schema
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ZONE = "zone"
+KEEP = "keep.json"
 
 
 class Lake:
@@ -57,6 +60,19 @@ class Lake:
         self.files, self.out = open_root(spark, out)
         self._zone_files, self.zone = open_root(spark, join(out, ZONE) if zone is None else zone)
         self.ledger = Ledger(self.files, self.out)
+
+    @property
+    def keep(self) -> Keep:
+        """How long what is kept: as the settings say, else as the last run was told, else as usual."""
+        if self.settings.keep is not None:
+            return self.settings.keep
+        content = self.files.read(join(self.out, KEEP))
+        return Keep() if content is None else Keep(**json.loads(content))
+
+    def remember_keep(self) -> None:
+        """For runs that are not told: they must not erase what this one is told to keep."""
+        if self.settings.keep is not None:
+            self.files.replace(join(self.out, KEEP), json.dumps(asdict(self.settings.keep)).encode())
 
     def files_of(self, table: Table) -> Files:
         """Where the rows of a silver table are."""

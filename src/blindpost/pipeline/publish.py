@@ -148,7 +148,7 @@ class TableStore:
         partitions = dict(self.current().partitions)
         for day in finished:
             old = partitions.get(day.day)
-            partitions[day.day] = self._place(day, old)
+            partitions[day.day] = self._place(day, None if old is None or old.erased else old)
             if self._shown:
                 self._show(day.day, partitions[day.day])
         self._files.replace(join(self._folder, CURRENT), Manifest(partitions).encode())
@@ -156,11 +156,16 @@ class TableStore:
             self._forget(day_name, {partition.inputs, partition.before})
         self._files.remove(self._staging)
 
+    def over(self, first_day: str) -> list[str]:
+        """The days before this one that are not erased yet."""
+        partitions = self.current().partitions
+        return sorted(day for day, kept in partitions.items() if day < first_day and not kept.erased)
+
     def erase(self, first_day: str) -> list[str]:
         """Remove all rows of the days before this one, in every version; the days that had any."""
-        partitions = dict(self.current().partitions)
-        over = [day for day, kept in partitions.items() if day < first_day and not kept.erased]
+        over = self.over(first_day)
         if over:
+            partitions = dict(self.current().partitions)
             for day in over:
                 partitions[day] = replace(partitions[day], files=(), rows=0, before=None, erased=True)
             self._files.replace(join(self._folder, CURRENT), Manifest(partitions).encode())
@@ -172,7 +177,7 @@ class TableStore:
         for file in list(self._files.listed(self._folder)):
             if _is_data(file.path) and name_of(file.path).removesuffix(SUFFIX) < first_day:
                 self._files.remove(file.path)
-        return sorted(over)
+        return over
 
     def _version(self, day: str, inputs: str) -> str:
         return join(self._versions, f"day={day}", inputs)

@@ -23,7 +23,7 @@ from blindpost.pipeline.bronze import TRIES, take_stock
 from blindpost.pipeline.dataset import Dataset, Input, datasets
 from blindpost.pipeline.errors import PipelineError, lacks_room
 from blindpost.pipeline.files import join
-from blindpost.pipeline.growing import ByDay, Meeting, different, growing, made_of, meeting
+from blindpost.pipeline.growing import ByDay, Meeting, different, growing, is_whole, made_of, meeting
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.ledger import Entry, listing
 from blindpost.pipeline.passing import copy_all, each_once
@@ -116,6 +116,11 @@ NO_LOG = (
 )
 CLOSED = "This folder cannot be listed: look at its permissions and the disk. What was read before stays."
 NO_FILES = listing(())
+FAR_DAYS = 31
+FAR = (
+    "Days whose time is over are still there, since the newest record is of {newest}: is the clock right? "
+    "If it is, erase them with `pipeline run --as-of` and a day soon after that one."
+)
 NOT_ERASED = "Days whose time is over could not be erased and are still there; the next run tries again."
 
 
@@ -128,8 +133,13 @@ def run(
     wanted: Collection[Dataset],
     days: Days | None = None,
     observer: Observer = lambda _: None,
+    *,
+    erases: bool = True,
 ) -> Summary:
-    """Bring the wanted data sets up to date for some days, or for all; an error if none of them can be."""
+    """Bring the wanted data sets up to date for some days, or for all; an error if none of them can be.
+
+    `erases`: whether what is past its retention is erased, from all tables.
+    """
     asked = Days() if days is None else days
     if not lake.journal_files.exists(lake.journal):
         raise PipelineError(
@@ -139,19 +149,23 @@ def run(
     with lake.writing():
         for _ in range(TRIES - 1):
             try:
-                return _Run(lake, wanted, asked, observer).run()
+                return _Run(lake, wanted, asked, observer, erases=erases).run()
             except _VanishedError:  # the journal was compacted meanwhile
                 continue
-        return _Run(lake, wanted, asked, observer).run()
+        return _Run(lake, wanted, asked, observer, erases=erases).run()
 
 
 class _Run:
-    def __init__(self, lake: Lake, wanted: Collection[Dataset], days: Days, observer: Observer) -> None:
+    def __init__(
+        self, lake: Lake, wanted: Collection[Dataset], days: Days, observer: Observer, *, erases: bool
+    ) -> None:
         self._lake = lake
         self._wanted = wanted
         self._days = days
         self._observe = observer
         self._now_s = lake.clock()
+        self._keep = lake.keep
+        self._erases = erases
         self._summary = Summary()
 
     def run(self) -> Summary:
@@ -167,7 +181,9 @@ class _Run:
         self._summary.there = any(folder.seen != NO_FILES for folder in known)
         for folder, why in sorted(lake.journal_files.closed.items()):
             self._summary.unfinished[folder] = f"{CLOSED} ({why})"
-        self._erase()
+        if self._erases:
+            lake.remember_keep()
+            self._erase()
         with lake.sized(self._summary.rows):
             self._compute()
         for store, schema in lake.logged(TABLES, datasets().values()):
@@ -223,14 +239,23 @@ class _Run:
             self._summary.unfinished[table] = said if known is None else f"{known} {said}"
 
     def _erase(self) -> None:
-        """What the lake may no longer hold: all versions of all files."""
-        keep = self._lake.settings.keep
+        """What the lake may no longer hold: all versions of all files.
+
+        Nothing if the newest record is long ago: rather a clock is wrong than that nobody wrote since.
+        """
+        keep = self._keep
         stores = {
             self._lake.silver_store(table): keep.first_of(table, self._now_s) for table in TABLES.values()
         }
         for dataset in datasets().values():
             if dataset.tier is Tier.STATE:
                 stores[self._lake.gold_store(dataset)] = keep.first_day(Tier.STATE, self._now_s)
+        known = self._lake.ledger.folders().values()
+        newest = max((day for one in known for days in one.contents.values() for day in days), default="")
+        far = datetime.fromtimestamp(self._now_s, UTC).date() - timedelta(days=FAR_DAYS)
+        if newest < far.isoformat() and any(store.over(first_day) for store, first_day in stores.items()):
+            self._summary.unfinished[self._lake.out] = FAR.format(newest=newest or "no day")
+            return
         for store, first_day in stores.items():
             with self._aside(store.name, NOT_ERASED):
                 if first_day and (days := store.erase(first_day)):
@@ -245,14 +270,19 @@ class _Run:
         return found
 
     def _silver(self, table: Table, wanted: list[Days]) -> None:
-        first_day = self._lake.settings.keep.first_of(table, self._now_s)
+        first_day = self._keep.first_of(table, self._now_s)
         inputs = {
             day: _silver_inputs(table, contents)
             for day, contents in self._lake.ledger.contents(table.name).items()
             if day >= first_day and any(day in days for days in wanted)
         }
         store = self._lake.silver_store(table)
-        stale = _stale(store.current(), inputs)
+        published = store.current()
+        stale = _stale(published, inputs)
+        erased = [day for day in stale if day in published.partitions and published.partitions[day].erased]
+        for day, entries in self._lake.ledger.read_by(table.name, erased).items() if erased else ():
+            if not is_whole(entries):  # what was made of it stays as it is
+                del stale[day]
         if stale:
             self._silver_days(table, store, stale)
         self._tell(store, (), inputs)
@@ -378,9 +408,7 @@ class _Run:
         inputs = {day: _gold_inputs(dataset, day, contents) for day in known}
         store = lake.gold_store(dataset)
         published = store.current()
-        first_day = (
-            lake.settings.keep.first_day(Tier.STATE, self._now_s) if dataset.tier is Tier.STATE else ""
-        )
+        first_day = self._keep.first_day(Tier.STATE, self._now_s) if dataset.tier is Tier.STATE else ""
         stale = {
             day: made
             for day, made in _stale(published, inputs).items()
@@ -538,9 +566,13 @@ def shaped(frame: DataFrame, dataset: Dataset) -> DataFrame:
 
 
 def _stale(manifest: Manifest, inputs: Mapping[str, str]) -> dict[str, str]:
-    """The days whose published rows were not made of these inputs, with the inputs."""
+    """The days whose published rows were not made of these inputs, or were erased, with the inputs."""
     kept = manifest.partitions
-    return {day: made for day, made in inputs.items() if day not in kept or kept[day].inputs != made}
+    return {
+        day: made
+        for day, made in inputs.items()
+        if day not in kept or kept[day].inputs != made or kept[day].erased
+    }
 
 
 def _conflicts(day: str) -> Column:

@@ -57,7 +57,8 @@ class Settings:
     """Everything that the file can say."""
 
     fleet: Fleet = field(default_factory=Fleet)
-    keep: Keep = field(default_factory=Keep)
+    keep: Keep | None = None
+    """None: as the last run that was told, or as usual."""
 
 
 def read_settings(file: Path | None) -> Settings:
@@ -73,9 +74,8 @@ def read_settings(file: Path | None) -> Settings:
     unknown = sorted(found.keys() - {"fleet", "keep"})
     if unknown:
         raise PipelineError(f"{file}: there is no section [{unknown[0]}]. There are [fleet] and [keep].")
-    return Settings(
-        Fleet(**_section(file, found, "fleet", Fleet)), Keep(**_section(file, found, "keep", Keep))
-    )
+    keep = Keep(**_section(file, found, "keep", Keep)) if "keep" in found else None
+    return Settings(Fleet(**_section(file, found, "fleet", Fleet)), keep)
 
 
 def _section(file: Path, found: Mapping[str, Any], name: str, kind: type[Fleet | Keep]) -> dict[str, Any]:

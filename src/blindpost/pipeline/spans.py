@@ -94,6 +94,19 @@ def writers_of(spans: Iterable[str]) -> set[str]:
     return {line.partition("\t")[0] for line in spans}
 
 
+def within(lost: Iterable[str], there: Iterable[str]) -> bool:
+    """Whether each of these ranges is in one of others."""
+    by_writer: dict[str, list[tuple[str, str]]] = {}
+    for line in there:
+        writer, first, last = line.split("\t")
+        by_writer.setdefault(writer, []).append((first, last))
+    ranges = (line.split("\t") for line in lost)
+    return all(
+        any(begin <= first and last <= end for begin, end in by_writer.get(writer, ()))
+        for writer, first, last in ranges
+    )
+
+
 def alone(files: Mapping[str, Sequence[str]], elsewhere: Collection[str] = ()) -> set[str]:
     """The names of the files that overlap no other; one whose ranges are unknown overlaps all.
 
