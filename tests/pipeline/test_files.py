@@ -45,6 +45,19 @@ def test_the_operations_publishing_needs(files: Files, tmp_path: Path) -> None:
         assert not files.exists(path)
     with files.locked(root):
         pass
+    zone = tmp_path / "zone"
+    for _ in range(2):
+        files.make_private(str(zone))
+        assert zone.stat().st_mode & 0o777 == 0o700
+        zone.chmod(0o755)  # as an earlier version made it
+    assert not files.is_closed(str(zone))
+    assert not files.is_closed(str(tmp_path / "nowhere"))
+
+
+def test_a_folder_that_we_may_not_enter_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # as for anybody but root
+    assert LocalFiles().is_closed(str(tmp_path))
+    assert not LocalFiles().is_closed(str(tmp_path / "nowhere"))
 
 
 def test_paths_and_uris(spark: SparkSession, tmp_path: Path) -> None:

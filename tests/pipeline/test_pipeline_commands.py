@@ -55,10 +55,13 @@ def _places(tmp_path: Path, journal: Journal) -> tuple[str, ...]:
 THEN = ("--as-of", AS_OF)
 
 
-def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> None:
+def test_audit_finds_the_drift_and_writes_what_repairs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = journals.state(random.Random(10), routers=1, days=1)
     places = _places(tmp_path, journal)
     repairs = tmp_path / "repairs"
+    repairs.touch(0o644)
     rows = [
         json.loads(line)
         for line in _invoke("audit", *places, "--json", "--repairs", str(repairs), *THEN, ends=1).splitlines()
@@ -72,6 +75,16 @@ def test_audit_finds_the_drift_and_writes_what_repairs_it(tmp_path: Path) -> Non
         (row["repair"], row["queue_id"]) for row in queues
     )
     assert repairs.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "lake" / "zone").stat().st_mode & 0o777 == 0o700
+    exported = tmp_path / "queues.csv"
+    exported.touch(0o644)
+    _invoke("export", "service_drift_queues", "--file", str(exported), *places[2:])
+    assert exported.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(Lake, "zone_is_closed", True)  # as for anybody else
+    shown = _invoke("sql", "SHOW TABLES", *places[2:], "--json")
+    assert "service_drift" in shown
+    assert "service_drift_queues" not in shown
+    monkeypatch.undo()
     shown = _invoke(
         "sql", "SELECT verdict, count(*) AS n FROM service_drift GROUP BY 1", *places[2:], "--json"
     )
@@ -212,7 +225,7 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     file.write_text("the last one")
 
     def interrupted() -> None:
-        with pipeline_ask._whole(file) as written:
+        with pipeline_ask._whole(file, 0o600) as written:
             written.write("half")
             raise KeyboardInterrupt
 

@@ -8,13 +8,17 @@ from dataclasses import replace
 from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.files import LocalFiles
+from blindpost.pipeline.lake import Lake
+from blindpost.pipeline.report import facts as gathering
 from blindpost.pipeline.report.build import build, sections
 from blindpost.pipeline.report.canaries import spells
 from blindpost.pipeline.report.facts import Facts, Row, chosen_days, count, named, span
@@ -393,3 +397,17 @@ def test_days_of_a_report() -> None:
     assert chosen_days(there, None, date(2026, 1, 3)) == there[:3]
     with pytest.raises(PipelineError, match="There is 2026-01-01 to 2026-01-20"):
         chosen_days(there, date(2027, 1, 1), date(2027, 1, 2))
+
+
+def test_who_may_not_enter_the_zone_can_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(cast(SparkSession, None), str(tmp_path / "journal"), str(tmp_path / "lake"))
+    look = LocalFiles.read
+
+    def read(files: LocalFiles, path: str) -> bytes | None:
+        if path.startswith(lake.zone):
+            raise PermissionError(path)
+        return look(files, path)
+
+    monkeypatch.setattr(LocalFiles, "read", read)
+    monkeypatch.setattr(LocalFiles, "is_closed", lambda _files, root: root == lake.zone)
+    assert gathering._conflicts(lake, []) == {}

@@ -393,9 +393,12 @@ def sql(
     file or a pipe all are tried; exit code 1 if one failed.
     """
     with opened(out, out, zone, master, remote, settings) as lake:
-        for dataset in chosen(None):
+        from blindpost.journal.schema import Tier
+
+        open_to_us = [one for one in chosen(None) if one.tier is not Tier.STATE or not lake.zone_is_closed]
+        for dataset in open_to_us:
             lake.gold(dataset).createOrReplaceTempView(dataset.name)
-        if not any(lake.gold_store(dataset).current().partitions for dataset in chosen(None)):
+        if not any(lake.gold_store(dataset).current().partitions for dataset in open_to_us):
             nothing = f"{out}: nothing is published here yet. Run `blindpost pipeline run` first."
             typer.secho(nothing, fg="yellow", err=True)
         if query is not None:

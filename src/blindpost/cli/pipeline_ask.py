@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -87,8 +88,11 @@ def export(
 ) -> None:
     """Write a table as CSV, or as one JSON object per line, for your other programs.
 
-    These are exact numbers of your fleet. For numbers that may leave, use `publish`.
+    These are exact numbers of your fleet. For numbers that may leave, use `publish`. A file of a table that
+    names queues can be read by its owner only.
     """
+    from blindpost.journal.schema import Tier
+
     if file.suffix not in (".csv", ".json"):
         raise OperatorError(f"{file}: name a file that ends in .csv or .json.")
     (dataset,) = chosen([table])
@@ -100,7 +104,7 @@ def export(
             raise OperatorError(f"{table}: nothing is published for these days in {out}.")
         names = dataset.schema.names
         rows = lake.gold(dataset, held).orderBy("day", *dataset.key).toLocalIterator()
-        with _whole(file) as written:
+        with _whole(file, 0o600 if dataset.tier is Tier.STATE else 0o666) as written:
             table_writer = csv.writer(written, lineterminator="\n")
             if file.suffix == ".csv":
                 table_writer.writerow(names)
@@ -115,11 +119,13 @@ def export(
 
 
 @contextlib.contextmanager
-def _whole(file: Path) -> Iterator[TextIO]:
+def _whole(file: Path, mode: int) -> Iterator[TextIO]:
     """A file that is replaced when everything is written: half a table looks like a whole one."""
     fresh = file.with_name(f".{file.name}.new")
+    fresh.unlink(missing_ok=True)
     try:
-        with fresh.open("w", newline="", encoding="utf-8") as written:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as written:
             yield written
         fresh.replace(file)
     except BaseException:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -34,6 +33,7 @@ from blindpost.cli.pipeline import (
     watched,
 )
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.files import write_file
 from blindpost.wire.errors import WireError
 from blindpost.wire.text import unb64
 
@@ -159,8 +159,7 @@ def _write_repairs(file: Path, queues: Sequence[dict[str, Any]]) -> int:
         for row in queues
         if row["repair"] in ("SUB", "NSUB")
     ]
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened_file:
-        opened_file.writelines(json.dumps(command) + "\n" for command in commands)
+    write_file(file, "".join(json.dumps(command) + "\n" for command in commands).encode())
     return len(commands)
 
 
@@ -235,7 +234,7 @@ def cells(
                 err=True,
             )
         if not compare:
-            file.write_bytes(lookup.encode_cells(lookup.cells_of(queues, size // 4 * 4)))
+            write_file(file, lookup.encode_cells(lookup.cells_of(queues, size // 4 * 4)))
             say(f"{file}: written. The other side compares it with `cells --compare`.")
             return
         theirs = lookup.decode_cells(file.read_bytes())

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+PRIVATE_FOLDER = 0o700
+
+
 class FileInfo(NamedTuple):
     """A file as a listing shows it; one with the same values has the same content."""
 
@@ -88,6 +91,14 @@ class Files(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool: ...
+
+    @abstractmethod
+    def make_private(self, root: str) -> None:
+        """Make a folder that only its owner can enter, or make one that is there so."""
+
+    def is_closed(self, root: str) -> bool:
+        """Whether a folder is there and we may not enter it."""
+        return False
 
     @contextlib.contextmanager
     def locked(self, root: str) -> Iterator[None]:
@@ -192,6 +203,14 @@ class LocalFiles(Files):
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def make_private(self, root: str) -> None:
+        Path(root).mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if stat.S_IMODE(os.stat(root).st_mode) != PRIVATE_FOLDER:
+            os.chmod(root, PRIVATE_FOLDER)
+
+    def is_closed(self, root: str) -> bool:
+        return os.path.exists(root) and not os.access(root, os.R_OK | os.X_OK)
+
     @contextlib.contextmanager
     def locked(self, root: str) -> Iterator[None]:
         Path(root).mkdir(parents=True, exist_ok=True)
@@ -277,6 +296,11 @@ class HadoopFiles(Files):
 
     def exists(self, path: str) -> bool:
         return bool(self._system.exists(self._path(path)))
+
+    def make_private(self, root: str) -> None:
+        self._system.mkdirs(self._path(root))
+        mode = self._java.org.apache.hadoop.fs.permission.FsPermission(f"{PRIVATE_FOLDER:o}")
+        self._system.setPermission(self._path(root), mode)
 
 
 def local_path(uri: str) -> str | None:

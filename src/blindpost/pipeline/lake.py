@@ -62,6 +62,11 @@ class Lake:
         self.ledger = Ledger(self.files, self.out)
 
     @property
+    def zone_is_closed(self) -> bool:
+        """Whether this program may not enter the zone; then it can read the other tables only."""
+        return self._zone_files.is_closed(self.zone)
+
+    @property
     def keep(self) -> Keep:
         """How long what is kept: as the settings say, else as the last run was told, else as usual."""
         if self.settings.keep is not None:
@@ -177,6 +182,7 @@ class Lake:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Only one run at a time; what a killed run left half-written is removed."""
+        self._zone_files.make_private(self.zone)
         with self.files.locked(self.out), self._zone_files.locked(self.zone):
             self.files.remove(join(self.out, "staging"))
             self._zone_files.remove(join(self.zone, "staging"))

@@ -135,6 +135,8 @@ def _conflicts(lake: Lake, days: Sequence[str]) -> dict[tuple[str, str, str], in
     """Records that came with two contents, by silver table and day."""
     found = {}
     for table in TABLES.values():
+        if table.tier is Tier.STATE and lake.zone_is_closed:
+            continue
         for day, partition in lake.silver_store(table).current().partitions.items():
             if day in days and partition.broken.get(CONFLICTS):
                 found[table.name, day, CONFLICTS] = partition.broken[CONFLICTS]
