@@ -19,7 +19,7 @@ import pytest
 
 from blindpost.engine.histogram import Histogram
 from blindpost.journal.author import Author
-from blindpost.journal.folder import DAY_S, SEGMENTS, date_of, partition, remove_partition, sealed
+from blindpost.journal.folder import DAY_S, SEGMENTS, date_of, partition, published, remove_partition, sealed
 from blindpost.journal.frames import CLOSED, OPEN, EventWriter, RecordWriter
 from blindpost.journal.minutes import Agreement, MinuteJournal, Reading, Sketch
 from blindpost.journal.schema import (
@@ -34,6 +34,7 @@ from blindpost.journal.schema import (
     P_HISTOGRAMS,
     P_SERVICES,
     P_SKETCHES,
+    S_QUEUES,
     Table,
 )
 from blindpost.journal.seal import Rules, seal_folder
@@ -386,6 +387,19 @@ def test_what_fails_does_not_stop_the_deletion_of_what_is_too_old(
     seal_folder(tmp_path, now=DAY)
     assert files(tmp_path, P_COUNTERS, DAY - 40 * DAY_S) == []
     assert rows(tmp_path, P_DAY)
+
+
+def test_a_file_that_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+    """An export beside a router that seals; what a killed one left is removed."""
+    folder = partition(tmp_path, S_QUEUES, DAY)
+    with published(folder / "export.parquet") as fresh:
+        (left := fresh.with_name(".other.parquet.1.new")).touch()
+        fresh.write_bytes(b"rows")
+        seal_folder(tmp_path, now=DAY)
+        assert not left.exists()
+    (path,) = folder.iterdir()
+    assert (path.name, path.read_bytes()) == ("export.parquet", b"rows")
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_only_one_process_seals(tmp_path: Path) -> None:

@@ -91,10 +91,15 @@ def sync_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def published(path: Path) -> Iterator[Path]:
-    """Where to write what becomes visible as `path`, complete, when the block succeeds."""
+    """Where to write what becomes visible as `path`, complete, when the block succeeds.
+
+    The file is there and locked as long as it is being written: `sweep` leaves it alone.
+    """
     make_folder(path.parent)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    held = os.open(fresh, os.O_RDWR | os.O_CREAT, PRIVATE)
     try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         yield fresh
         descriptor = os.open(fresh, os.O_RDONLY)
         try:
@@ -106,6 +111,8 @@ def published(path: Path) -> Iterator[Path]:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(held)
     sync_folder(path.parent)
 
 
@@ -124,7 +131,22 @@ def sweep(root: Path, table: Table) -> None:
     for path in folder.glob(f".{DATE}*.deleted"):
         shutil.rmtree(path)
     for path in folder.glob(f"{DATE}*/.*.new"):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), owned(path) as ours:
+            if ours:
+                path.unlink()
+
+
+@contextlib.contextmanager
+def owned(path: Path) -> Iterator[bool]:
+    """Whether nobody writes to a file any more."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

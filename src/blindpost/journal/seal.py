@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -35,6 +34,7 @@ from blindpost.journal.folder import (
     day_of,
     file_name,
     locked,
+    owned,
     partition,
     partitions,
     reason_of,
@@ -126,26 +126,13 @@ def _noted(failures: list[Exception]) -> Iterator[None]:
 def _take_over(folder: Path, now: float) -> None:
     """Close the segments of processes that were killed."""
     for path in folder.glob(f"*{OPEN}"):
-        with contextlib.suppress(FileNotFoundError), _owned(path) as ours:
+        with contextlib.suppress(FileNotFoundError), owned(path) as ours:
             if not ours:
                 continue
             if not path.name.startswith("."):
                 path.rename(path.with_suffix(CLOSED))
             elif path.stat().st_mtime < now - _HIDDEN_S:
                 path.unlink()
-
-
-@contextlib.contextmanager
-def _owned(path: Path) -> Iterator[bool]:
-    """Whether nobody writes to a segment any more."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def _seal_segment(root: Path, path: Path, report: Report) -> None:
