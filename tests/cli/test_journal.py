@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,9 +21,11 @@ import pytest
 
 from blindpost.crypto.ids_hash import id_hash
 from blindpost.journal.author import Author
+from blindpost.journal.folder import DAY_S, day_of, partition
 from blindpost.journal.keeping import Keeping
 from blindpost.journal.schema import (
     ALL_TABLES,
+    S_MIGRATION,
     S_QUEUES,
     S_SERVICE_CLAIMS,
     S_SNAPSHOT,
@@ -264,9 +267,17 @@ async def exported(tmp_path: Path, folder: Path) -> None:
     for row in own:
         high, low = high ^ row["h_hi"], low ^ row["h_lo"]
     assert (claim["count"], claim["h_hi"], claim["h_lo"]) == (len(own), high, low) == (2, high, low)
+    old, kept = (day_of(time.time()) - days * DAY_S for days in (30, 2))
+    for table in (S_QUEUES, S_SNAPSHOT, S_MIGRATION):
+        for day_s in (old, kept):
+            partition(target, table, day_s).mkdir(parents=True)
     again = json.loads(run("router", "export-state", target, "-c", folder, "--json").stdout)
     assert again["router_runs"] is False
     assert again["snapshot"] != told["snapshot"]
+    assert again["old_folders_deleted"] == 2
+    assert not partition(target, S_QUEUES, old).exists()
+    assert partition(target, S_QUEUES, kept).is_dir()
+    assert partition(target, S_MIGRATION, old).is_dir(), "certificates are kept for ever"
 
 
 def moved(tmp_path: Path, folder: Path) -> None:

@@ -56,6 +56,14 @@ def test_segments_of_a_killed_server_are_sealed_and_running_ones_left_alone(tmp_
     assert f"Left alone, damaged or foreign: {file.with_name('a.parquet')}" in said.replace("\n", "")
 
 
+def test_a_folder_of_exports_is_sealed_too(tmp_path: Path) -> None:
+    (old := tmp_path / "S" / "s_queues" / "date=2001-01-01").mkdir(parents=True)
+    invoke(tmp_path)
+    assert old.is_dir()
+    assert "Deleted: 1 folders of days that are too old" in invoke(tmp_path, "--lab-days", "7")
+    assert not old.exists()
+
+
 def test_failures_are_reported(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="not a server's journal"):
         invoke(tmp_path)

@@ -19,7 +19,17 @@ import pytest
 
 from blindpost.engine.histogram import Histogram
 from blindpost.journal.author import Author
-from blindpost.journal.folder import DAY_S, SEGMENTS, date_of, partition, published, remove_partition, sealed
+from blindpost.journal.folder import (
+    DAY_S,
+    SEGMENTS,
+    date_of,
+    locked,
+    partition,
+    partitions,
+    published,
+    remove_partition,
+    sealed,
+)
 from blindpost.journal.frames import CLOSED, OPEN, EventWriter, RecordWriter
 from blindpost.journal.minutes import Agreement, MinuteJournal, Reading, Sketch
 from blindpost.journal.schema import (
@@ -34,10 +44,12 @@ from blindpost.journal.schema import (
     P_HISTOGRAMS,
     P_SERVICES,
     P_SKETCHES,
+    S_MIGRATION,
     S_QUEUES,
+    S_SNAPSHOT,
     Table,
 )
-from blindpost.journal.seal import Rules, seal_folder
+from blindpost.journal.seal import LOCK, Rules, forget_exports, seal_folder
 from tests.support.journal.sealed import rows
 
 DAY = 20_000 * DAY_S
@@ -243,6 +255,19 @@ def test_what_is_left_of_old_minutes_does_not_replace_their_sums(tmp_path: Path)
     assert rows(tmp_path, P_DAY) == days != []
 
 
+def test_old_exports_are_deleted_where_nobody_seals_and_certificates_stay(tmp_path: Path) -> None:
+    tables = (S_QUEUES, S_SNAPSHOT, S_MIGRATION, P_COUNTERS)
+    for table in tables:
+        for days in (7, 8):
+            partition(tmp_path, table, DAY - days * DAY_S).mkdir(parents=True)
+    with locked(tmp_path / SEGMENTS / LOCK) as held:
+        assert held
+        assert forget_exports(tmp_path, 7, now=DAY + 5) == 0, "who seals it deletes them"
+    assert forget_exports(tmp_path, 7, now=DAY + 5) == 2
+    left = {table.name: len(partitions(tmp_path, table)) for table in tables}
+    assert left == {"s_queues": 1, "s_snapshot": 1, "s_migration": 2, "p_counters": 2}
+
+
 def test_nothing_is_deleted_without_a_rule(tmp_path: Path) -> None:
     write_minutes(tmp_path, DAY, 2)
     seal_folder(tmp_path, Rules(None, None), now=DAY + 400 * DAY_S)
@@ -403,9 +428,6 @@ def test_a_file_that_another_process_is_writing_is_left_alone(tmp_path: Path) ->
 
 
 def test_only_one_process_seals(tmp_path: Path) -> None:
-    from blindpost.journal.folder import locked
-    from blindpost.journal.seal import LOCK
-
     write_minutes(tmp_path, DAY, 2)
     with locked(tmp_path / SEGMENTS / LOCK) as held:
         assert held

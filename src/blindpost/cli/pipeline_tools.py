@@ -92,7 +92,10 @@ def generate(
 
 
 def seal(
-    folder: Annotated[Path, typer.Argument(help="A server's journal: `journal.folder` of its settings.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A server's journal, `journal.folder` of its settings, or a folder of exports."),
+    ],
     minute_days: Annotated[
         int | None,
         typer.Option(
@@ -116,11 +119,14 @@ def seal(
     """
     from blindpost.journal.folder import SEGMENTS
     from blindpost.journal.frames import OPEN
+    from blindpost.journal.schema import Tier
     from blindpost.journal.seal import BAD, Rules, seal_folder
 
-    if not (folder / SEGMENTS).is_dir():
+    kept = (SEGMENTS, *(tier.value for tier in Tier))
+    if not any((folder / name).is_dir() for name in kept):
         raise OperatorError(
-            f"{folder}: this is not a server's journal. Name the folder that contains `{SEGMENTS}`."
+            f"{folder}: this is not a server's journal. Name the folder that contains {', '.join(kept)}, or "
+            "some of them."
         )
     told = seal_folder(folder, Rules(minute_days, lab_days))
     if told is None:

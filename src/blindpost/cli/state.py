@@ -31,6 +31,7 @@ def export_state(
 
     The router may run meanwhile: what is written is its store at one moment. The files hold queue ids. They
     are for `blindpost pipeline audit` on this machine, or in the private cluster that holds its database.
+    Exports in that folder that are older than `lab_days` of the journal's settings are deleted.
     """
     from blindpost.router.running.state_export import export_state as export
 
@@ -45,6 +46,7 @@ def export_state(
         "claims_of_services": done.claims,
         "lines_of_an_import": done.migration_lines,
         "damaged_rows_left_out": done.damaged,
+        "old_folders_deleted": done.deleted,
         "router_runs": done.online,
     }
     show(values, as_json=as_json, title="State exported")

@@ -228,6 +228,19 @@ def _forget(root: Path, table: Table, days: int | None, now: float) -> int:
     return deleted
 
 
+def forget_exports(root: Path, days: int, now: float | None = None) -> int:
+    """Delete exports older than this, certificates excepted; how many folders of days.
+
+    Whoever exports does it, since nobody may seal this folder. One who does deletes them too.
+    """
+    with locked(root / SEGMENTS / LOCK) as held:
+        if not held:
+            return 0
+        rules, now = Rules(None, days), time.time() if now is None else now
+        exports = [table for table in ALL_TABLES if table.tier is Tier.STATE]
+        return sum(_forget(root, table, rules.days(table), now) for table in exports)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="blindpost.journal.seal", description="Seal a journal.")
     parser.add_argument("folder", type=Path)

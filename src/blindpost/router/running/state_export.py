@@ -50,33 +50,40 @@ class Exported:
     online: bool
     migration_lines: int
     """Lines of the certificate of the import that filled this router."""
+    deleted: int = 0
+    """Folders of days with exports that were too old."""
 
 
 async def export_state(
     place: RouterPlace, target: Path, progress: Progress, certificate: Path | None = None
 ) -> Exported:
-    """Write the state of all queues, and the certificate of an import, to a journal's folder."""
+    """Write the state of all queues, and the certificate of an import, to a journal's folder.
+
+    Exports in it that are older than `lab_days` are deleted.
+    """
     if not can_seal():
         raise OperatorError(
             "writing Parquet needs pyarrow. Install it with `pip install 'blindpost[pipeline]'`."
         )
     if not in_database(place):
         place.require_store(place.store / DATA_FILE)
+    # Imported by this command only: no server loads Arrow.
+    from blindpost.journal.seal import forget_exports
+
     name = journal_name(place.settings.journal, place.settings.address.hosts[0])
     opened = postgres_state(place.settings.store.dsn) if in_database(place) else lmdb_state(place.store)
     try:
         with telling(target):
+            deleted = forget_exports(target, place.settings.journal.lab_days)
             async with opened as reader:
                 exported = await _write(reader, target, name, is_held(place.lock), progress)
-            if certificate is None:
-                return exported
-            return replace(exported, migration_lines=write_certificate(target, name, certificate))
+            lines = 0 if certificate is None else write_certificate(target, name, certificate)
+            return replace(exported, migration_lines=lines, deleted=deleted)
     except (StoreFailedError, StoreVersionError) as error:
         raise OperatorError(f"{store_name(place)}: {error}.") from error
 
 
 async def _write(reader: StateReader, target: Path, name: str, online: bool, progress: Progress) -> Exported:
-    # Imported by this command only: no server loads Arrow.
     from blindpost.journal.state import StateWriter
 
     writer = StateWriter(target, name, side="router", online=online)
