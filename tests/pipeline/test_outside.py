@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 
+import datasketches
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,9 +19,10 @@ from blindpost.pipeline.dataset import datasets
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.outside import LEAST, PUBLISHED, discrete_laplace, publish, shown, written
 from blindpost.pipeline.runner import run
-from tests.support.pipeline.lakes import LASTING, seal_rows
+from tests.support.pipeline.lakes import LASTING, Journal, computed, seal_rows
 
 DRAWS = 40_000
+QUEUES = 50_000
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(1), Fraction(7, 3), Fraction(25)])
@@ -65,6 +67,47 @@ def _seal(folder: Path, router: str, day: datetime, sent: int) -> None:
     seal_rows(folder / "journal" / "P" / "p_counters" / place, TABLES["p_counters"], rows)
     gauges = [{**head, "name": "messages", "value": 1.0}]
     seal_rows(folder / "journal" / "P" / "p_gauges" / place, TABLES["p_gauges"], gauges)
+
+
+def _sketches() -> tuple[bytes, bytes]:
+    """Of many queues, and of these and ten more that change it; most would not."""
+    active = datasketches.hll_sketch(12, datasketches.HLL_8)
+    for number in range(QUEUES):
+        active.update(number)
+    before, changes = active.serialize_compact(), 0
+    for number in range(QUEUES, 2 * QUEUES):
+        known = active.get_estimate()
+        active.update(number)
+        changes += active.get_estimate() > known
+        if changes == 10:
+            break
+    return before, active.serialize_compact()
+
+
+def test_what_one_person_does_changes_a_number_by_no_more_than_is_hidden(spark: SparkSession) -> None:
+    """Two routers with the same day, but for one person who uses the second one as much as is allowed."""
+    minute_s = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp())
+    counters = {"msgSent": 100, "msgRecv": 100, "qCreated": 10}
+    sketches = _sketches()
+    journal: Journal = {"p_counters": [], "p_gauges": [], "p_sketches": []}
+    for router, person in (("without", 0), ("with", 1)):
+        head = {"router": router, "role": "smp", "boot": "00" * 8, "seq": 1, "minute_s": minute_s}
+        journal["p_counters"] += [
+            {**head, "name": name, "value": 50_000 + person * most} for name, most in counters.items()
+        ]
+        journal["p_gauges"].append({**head, "name": "queues", "value": 1.0})
+        about = {"name": "queues", "day_s": minute_s - 12 * 3_600, "sketch": sketches[person]}
+        journal["p_sketches"].append({**head, **about})
+    found = {row["router"]: row for row in computed(spark, datasets()["daily_statistics"], journal)}
+    changed = {
+        name: abs(found["with"][name] - found["without"][name])
+        for name in found["with"]
+        if isinstance(found["with"][name], int)
+    }
+    assert {one.column: changed[one.column] for one in PUBLISHED} == {
+        one.column: one.most for one in PUBLISHED
+    }
+    assert changed["activeQueues_day"] > 100, "an estimate of queues hides nobody"
 
 
 def test_a_day_is_noised_once_and_kept_whatever_arrives_later(spark: SparkSession, tmp_path: Path) -> None:

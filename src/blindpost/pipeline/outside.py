@@ -34,7 +34,10 @@ RandomBelow = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A number that may leave: where it comes from, and by how much one person may change it in a day."""
+    """A number that may leave: where it comes from, and by how much one person may change it in a day.
+
+    An exact count: one queue more may change an estimate of queues by hundreds.
+    """
 
     name: str
     column: str
@@ -45,7 +48,6 @@ PUBLISHED = (
     Published("messages_sent", "msgSent", 100),
     Published("messages_received", "msgRecv", 100),
     Published("queues_created", "qCreated", 10),
-    Published("queues_in_use", "activeQueues_day", 10),
 )
 
 
