@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,9 +18,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from blindpost.cli import pipeline_ask, pipeline_audit
-from blindpost.cli.pipeline import app, tell
+from blindpost.cli.pipeline import _follow, app, tell
 from blindpost.pipeline import session
 from blindpost.pipeline.dataset import datasets
+from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.follow import follow
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.runner import Days, Summary
 from blindpost.serving.failures import OperatorError
@@ -259,6 +262,50 @@ def test_an_audit_without_its_tables_says_so_instead_of_comparing_nothing(
     with pytest.raises(OperatorError, match=r"Nothing was compared.*s_queues: one export is strange"):
         pipeline_audit._computed(cast(Lake, None), ["service_drift"], Days())
     assert asked == [False], "who only looks erases nothing"
+
+
+def test_a_follower_goes_on_when_another_command_holds_the_lake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+    lake = cast(Lake, SimpleNamespace(out="lake"))
+
+    def followed(*_: object, again: bool) -> list[Summary]:
+        asked.append(again)
+        if len(asked) == 2:
+            raise PipelineError("lake: another run is writing there.")
+        return [Summary()]
+
+    def sleep(_seconds: float) -> None:
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("blindpost.pipeline.follow.follow", followed)
+    monkeypatch.setattr("time.sleep", sleep)
+    _follow(lake, [], 60.0, None, as_json=False)
+    assert asked == [True, False, True, False], "what failed is tried again"
+    assert "another run is writing there" in capsys.readouterr().err
+    asked[:] = [True]
+    with pytest.raises(OperatorError, match="another run"):
+        _follow(lake, [], None, None, as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("summary", "told"),
+    [
+        (Summary(), False),
+        (Summary(computed={"a": ["2031-05-01"]}), True),
+        (Summary(erased={"a": ["2031-05-01"]}), True),
+        (Summary(failed={"a": "why"}), True),
+        (Summary(unfinished={"a": "why"}), True),
+    ],
+)
+def test_a_follower_through_spark_connect_tells_all_but_that_nothing_was_new(
+    monkeypatch: pytest.MonkeyPatch, summary: Summary, told: bool
+) -> None:
+    monkeypatch.setattr("blindpost.pipeline.follow.is_remote", lambda _spark: True)
+    monkeypatch.setattr("blindpost.pipeline.follow.run", lambda *_: summary)
+    assert follow(cast(Lake, SimpleNamespace(spark=None)), []) == ([summary] if told else [])
 
 
 def test_what_was_erased_is_told(capsys: pytest.CaptureFixture[str]) -> None:

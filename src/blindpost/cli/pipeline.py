@@ -220,7 +220,7 @@ def run(
         typer.Option(
             min=1,
             max=86_400,
-            help="With --follow: look for new files every so many seconds until interrupted.",
+            help="With --follow: look for new files every so many seconds until interrupted, whatever fails.",
         ),
     ] = None,
     table: Annotated[
@@ -308,11 +308,18 @@ def _follow(
     try:
         while True:
             began = time.monotonic()
-            with watched() as observe:
-                summaries = follow(lake, wanted, observe, again=again)
+            summaries: list[Summary] = []
+            try:
+                with failing_plainly(lake.out), watched() as observe:
+                    summaries = follow(lake, wanted, observe, again=again)
+            except OperatorError as error:  # another command is at work, or a disk is full
+                if every is None:
+                    raise
+                typer.secho(str(error), fg="red", err=True)
+                again = True
             _measure(metrics, summaries, began)
             for summary in summaries:
-                if summary.computed or summary.erased or summary.failed or summary.unfinished:
+                if summary.has_news:
                     tell(summary, as_json=as_json)
             if summaries:
                 again = bool(summaries[-1].failed or summaries[-1].unfinished)
@@ -339,7 +346,7 @@ def tell(summary: Summary, *, as_json: bool) -> None:
         found |= {"failed": summary.failed, "unfinished": summary.unfinished, "erased": summary.erased}
         typer.echo(json.dumps(found))
         return
-    if not (summary.computed or summary.erased or summary.failed or summary.unfinished):
+    if not summary.has_news:
         say("Everything was up to date.")
     for name, days in sorted(summary.computed.items()):
         shown = days[0] if len(days) == 1 else f"{len(days)} days, {days[0]} to {days[-1]}"

@@ -32,7 +32,7 @@ def follow(
     """
     if is_remote(lake.spark):  # a stream cannot call back through Spark Connect; a run finds what is new
         summary = run(lake, wanted, None, observer)
-        return [summary] if summary.computed else []
+        return [summary] if summary.has_news else []
     summaries: list[Summary] = []
     failures: list[Exception] = []
 

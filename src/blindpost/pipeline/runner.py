@@ -105,6 +105,11 @@ class Summary:
     unfinished: dict[str, str] = field(default_factory=dict)
     """Tables whose rows are published but of which something else could not be done, and what."""
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is more to say than that everything was up to date."""
+        return bool(self.computed or self.erased or self.failed or self.unfinished)
+
 
 CONFLICTS = "records that contradict each other"
 """How many records of a silver table came with two contents: a writer's fault, or two writers of one name."""
