@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from blindpost.pipeline.files import Files, HadoopFiles, LocalFiles, join, local_path, open_root
+from blindpost.pipeline.sizing import SMALL_BYTES, is_small
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -58,6 +60,29 @@ def test_a_folder_that_we_may_not_enter_is_closed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("os.access", lambda *_: False)  # as for anybody but root
     assert LocalFiles().is_closed(str(tmp_path))
     assert not LocalFiles().is_closed(str(tmp_path / "nowhere"))
+
+
+def test_links_to_folders_are_followed_and_those_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    journal, elsewhere = tmp_path / "journal", tmp_path / "disk" / "smp-2"
+    for folder in (journal / "smp-1", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "x.parquet").write_bytes(b"rows")
+    (journal / "smp-2").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(journal)
+    (elsewhere / "itself").symlink_to(elsewhere)
+    (lost := journal / "smp-3").symlink_to(tmp_path / "unmounted")
+    (journal / ".#x").symlink_to("an editor's lock")
+    files = LocalFiles()
+    found = {str(Path(folder).relative_to(journal)) for folder, _ in files.folders(str(journal))}
+    assert found == {"smp-1", "smp-2"}
+    assert files.closed == {str(lost): "No such file or directory"}
+    assert is_small(str(journal))
+    (elsewhere / "y.parquet").touch()
+    os.truncate(elsewhere / "y.parquet", SMALL_BYTES)
+    assert not is_small(str(journal))
+    lost.unlink()
+    assert len(list(files.listed(str(journal)))) == 3
+    assert files.closed == {}
 
 
 def test_paths_and_uris(spark: SparkSession, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Files(ABC):
 
     def __init__(self) -> None:
         self.closed: dict[str, str] = {}
-        """Folders that the system did not let us list, and why."""
+        """Folders that the system did not let us list, and links that lead nowhere, and why."""
 
     @abstractmethod
     def listed(self, root: str) -> Iterator[FileInfo]:
@@ -116,28 +116,39 @@ class LocalFiles(Files):
             yield from files
 
     def folders(self, root: str) -> Iterator[tuple[str, list[FileInfo]]]:
-        below: list[str] = []
+        for path in [path for path in self.closed if path == root or path.startswith(f"{root}/")]:
+            del self.closed[path]
+        above: tuple[tuple[int, int], ...] = ()
+        with contextlib.suppress(OSError):
+            known = os.stat(root)
+            above = ((known.st_dev, known.st_ino),)
+        yield from self._walked(root, above)
+
+    def _walked(self, root: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[FileInfo]]]:
+        """Through links too, but not back into a folder that it is in: `above` are those."""
+        below: list[tuple[str, tuple[int, int]]] = []
         files: list[FileInfo] = []
         with self._open_folder(root) as found:
             for entry in found:
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(entry.path)
-                    continue
                 try:
                     known = entry.stat()
-                except OSError:  # a compaction has removed it, or it is a link that leads nowhere
+                except OSError as error:  # a compaction has removed it, or it is a link that leads nowhere
+                    if not (entry.is_file(follow_symlinks=False) or entry.name.startswith(".")):
+                        self.closed[entry.path] = error.strerror or type(error).__name__
                     continue
-                if stat.S_ISREG(known.st_mode):  # a pipe would never end
+                if stat.S_ISDIR(known.st_mode):
+                    below.append((entry.path, (known.st_dev, known.st_ino)))
+                elif stat.S_ISREG(known.st_mode):  # a pipe would never end
                     files.append(FileInfo(entry.path, known.st_size, known.st_mtime_ns // 1000))
         if files:
             yield root, files
-        for folder in below:
-            yield from self.folders(folder)
+        for folder, own in below:
+            if own not in above:
+                yield from self._walked(folder, (*above, own))
 
     @contextlib.contextmanager
     def _open_folder(self, root: str) -> Iterator[Iterable[os.DirEntry[str]]]:
         """What is in a folder; one that cannot be listed is remembered, and does not stop the others."""
-        self.closed.pop(root, None)
         try:
             opened = os.scandir(root)
         except (FileNotFoundError, NotADirectoryError):

@@ -7,11 +7,10 @@ rows each table is one stage of one task without generated code; above it, Spark
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from blindpost.pipeline.files import local_path
+from blindpost.pipeline.files import LocalFiles, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,10 +47,8 @@ def is_small(folder: str) -> bool:
     if root is None:
         return False
     size = 0
-    for place, _, names in os.walk(root):
-        for name in names:
-            with contextlib.suppress(OSError):
-                size += os.stat(os.path.join(place, name)).st_size
+    for file in LocalFiles().listed(root):
+        size += file.size
         if size > SMALL_BYTES:
             return False
     return True
