@@ -83,11 +83,11 @@ def test_audit_finds_the_drift_and_writes_what_repairs_it(
     exported.touch(0o644)
     _invoke("export", "service_drift_queues", "--file", str(exported), *places[2:])
     assert exported.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(Lake, "zone_is_closed", True)  # as for anybody else
-    shown = _invoke("sql", "SHOW TABLES", *places[2:], "--json")
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "zone_is_closed", True)  # as for anybody else
+        shown = _invoke("sql", "SHOW TABLES", *places[2:], "--json")
     assert "service_drift" in shown
     assert "service_drift_queues" not in shown
-    monkeypatch.undo()
     shown = _invoke(
         "sql", "SELECT verdict, count(*) AS n FROM service_drift GROUP BY 1", *places[2:], "--json"
     )

@@ -133,10 +133,11 @@ async def _real_servers(folder: Path) -> None:
         told["ds"] = await delivered(folder / "ds")
 
     await lived.live(others)
-    await asyncio.to_thread(command, "router", "export-state", folder / JOURNAL, "-c", lived.folder)
+    exported = folder / "state"  # not where the fleet's are: an export deletes old ones
+    await asyncio.to_thread(command, "router", "export-state", exported, "-c", lived.folder)
     seal_folder(lived.journal)
-    for journal in (lived.journal, *(found.journal for found in told.values())):
-        for path in journal.glob("[PL]/*/date=*/*.parquet"):
+    for journal in (exported, lived.journal, *(found.journal for found in told.values())):
+        for path in journal.glob("[PSL]/*/date=*/*.parquet"):
             target = folder / JOURNAL / path.relative_to(journal)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
