@@ -181,6 +181,12 @@ class _Wire(asyncio.Protocol):
             if not future.done():
                 future.set_exception(ConnectionLostError(self._why))
 
+    async def flushed(self) -> None:
+        """Until the service has what was said last, that an answer was taken for example. TCP sees to that
+        itself, also when it is closed."""
+        if isinstance(self._transport, quic_streams.QuicDialed):
+            await self._transport.flushed()
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -246,11 +252,13 @@ class DsClient:
     async def reconnect(self) -> None:
         """Replace the current or lost connection by a new one."""
         if self._wire is not None:
+            await self._wire.flushed()
             self._wire.close()
         self._wire = cast(_Wire, await self._dial())
 
     async def close(self) -> None:
         if self._wire is not None:
+            await self._wire.flushed()
             self._wire.close()
             await self._wire.closed.wait()
 

@@ -38,6 +38,8 @@ from blindpost.ds.streams import ALPN
 IDLE_S = 30.0
 PING_S = 10.0
 """Waiting calls are silent: pings show that the peer is still there, and keep paths open."""
+FLUSH_S = 2.0
+"""How long a caller that closes waits for the service to hear what it said last."""
 CONNECT_S = 10.0
 ADDRESSES_MAX = 4
 """How many addresses of a host are tried in this time."""
@@ -281,6 +283,7 @@ class QuicDialed(_Quic):
         super().__init__(quic)
         self._protocol = protocol
         self._is_made = False
+        self._all_sent = asyncio.Event()
 
     def made(self) -> None:
         """It is connected: the protocol may use it, and is told of its end."""
@@ -292,6 +295,24 @@ class QuicDialed(_Quic):
 
     def is_closing(self) -> bool:
         return self._over
+
+    def transmit(self) -> None:
+        super().transmit()
+        if self.unsent:
+            self._all_sent.clear()
+        else:
+            self._all_sent.set()
+
+    async def flushed(self) -> None:
+        """Until the service has heard what was written last: a close overtakes what is still on its way."""
+        if self._over:
+            return
+        with contextlib.suppress(TimeoutError, ConnectionError, QuicConnectionError):
+            async with asyncio.timeout(FLUSH_S):
+                self.transmit()
+                await self._all_sent.wait()
+                if not self._over:
+                    await self.ping()
 
     def get_extra_info(self, name: str) -> None:
         """The connection has no socket of its own."""
@@ -316,6 +337,7 @@ class QuicDialed(_Quic):
 
     def _lost(self) -> None:
         if self.end():
+            self._all_sent.set()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
