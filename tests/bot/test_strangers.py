@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, ContactRequested
+from blindpost.agent import Agent, ContactRequested, Transaction
 from blindpost.bot import Bot, Chat, handling, timing, working
+from blindpost.bot.jobs import BACKLOG, Job, backlog_prefix, job_bytes, job_key
 from blindpost.bot.setting_aside import TEXT_MAX
 from blindpost.chat import drafts
 from blindpost.chat.codec import events as e
@@ -199,6 +201,30 @@ async def test_who_has_many_reminders_and_reads_nothing_takes_no_place_from_othe
             assert await eve.ask("/echo end") == "end"
             assert bot.chats.agent.records.count("bot.backlog") == 0
             assert bot.chats.agent.records.count("bot.jobs") == 0
+
+
+@virtual
+async def test_no_reminder_is_handed_over_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation may be idle, busy and idle again before it is looked at."""
+    async with BotWorld(tmp_path) as place:
+        bot = with_reminders(place.bot())
+        async with bot.open() as link:
+            eve = await place.guest("Eve", link)
+            (ours,) = bot.contacts()
+            draft = bot.chats.draft()
+            for number in range(20):
+                job = Job(place.now(), ours.id, "ring", f"{number:03d}")
+                key = backlog_prefix(ours.id) + job_key(job, f"{number:03d}")
+                draft.add(partial(_put, BACKLOG, key, job_bytes(job)))
+            await bot.chats.commit(draft)
+        monkeypatch.setattr(timing, "_waiting", lambda records: [ours.id, ours.id])
+        async with bot.open():
+            assert [await eve.hear() for _ in range(20)] == [f"awake {number:03d}" for number in range(20)]
+            assert await eve.ask("/echo end") == "end"
+
+
+def _put(space: str, key: str, value: bytes, tx: Transaction) -> None:
+    tx.put(space, key, value)
 
 
 async def listen(person: Person) -> None:

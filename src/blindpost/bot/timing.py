@@ -116,7 +116,9 @@ class Timing:
         await self._chats.agent.transact(change)
 
     async def _resume(self, conversation: str) -> None:
-        """Hand over what comes next in a conversation."""
+        """Hand over what comes next in a conversation, unless some of it is under way."""
+        if self._counts[conversation]:
+            return
         prefix = backlog_prefix(conversation)
         rows = self._chats.agent.records.scan(BACKLOG, after=prefix, until=f"{prefix.strip()}!")
         some = list(itertools.islice(rows, AT_ONCE))
