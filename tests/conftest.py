@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -64,16 +65,31 @@ def _limit_s(item: pytest.Item) -> float:
     return float(chosen)
 
 
+BEGAN = pytest.StashKey[float]()
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[BEGAN] = time.monotonic()
+    item.stash[FAILED] = False
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A time limit that strikes in a task is an exception of that task, which nobody may look at."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A time limit that strikes in a task is an exception of that task, which nobody may look at.
+
+    The limit is for fixtures and test together, so the test alone may have taken less.
+    """
     report = yield
     limit_s = _limit_s(item)
-    if report.passed and limit_s and call.duration >= limit_s:
+    took_s = time.monotonic() - item.stash[BEGAN]
+    item.stash[FAILED] |= report.failed
+    if not item.stash[FAILED] and limit_s and took_s >= limit_s:
+        item.stash[FAILED] = True
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid}: took {call.duration:.0f} s, and its limit is {limit_s:.0f} s"
+        report.longrepr = f"{item.nodeid}: took {took_s:.0f} s, and its limit is {limit_s:.0f} s"
     return report
 
 

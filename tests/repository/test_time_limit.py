@@ -23,8 +23,11 @@ async def main():
     asyncio.create_task(spin())
     await asyncio.sleep(0)
 
+@pytest.fixture
+def slow(): time.sleep(0.5)
+
 {marker}
-def test_a(): asyncio.run(main())
+def test_a(slow): asyncio.run(main())
 
 def test_b(): pass
 """
@@ -55,7 +58,7 @@ def test_a_task_that_stands_still(
     done = tried(tmp_path, TEST.format(marker=marker), settings, *options)
     assert done.returncode == 1
     assert re.search(r"test_a: took \d+ s, and its limit is 2 s", done.stdout), done.stdout
-    assert "1 failed, 1 passed" in done.stdout
+    assert "1 failed, 1 passed in " in done.stdout
 
 
 @pytest.mark.parametrize("options", [("-o", "timeout=0"), ("--timeout=0",)], ids=["settings", "command"])
