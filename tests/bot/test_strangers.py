@@ -223,6 +223,27 @@ async def test_no_reminder_is_handed_over_twice(tmp_path: Path, monkeypatch: pyt
             assert await eve.ask("/echo end") == "end"
 
 
+@virtual
+async def test_reminders_that_cannot_be_read_are_set_aside(tmp_path: Path) -> None:
+    """Also if they are all that was looked at."""
+    async with BotWorld(tmp_path) as place:
+        bot = with_reminders(place.bot())
+        async with bot.open() as link:
+            eve = await place.guest("Eve", link)
+            (ours,) = bot.contacts()
+            draft = bot.chats.draft()
+            for number in range(timing.AT_ONCE + 2):
+                job = Job(place.now(), ours.id, "ring", f"{number:03d}")
+                key = backlog_prefix(ours.id) + job_key(job, f"{number:03d}")
+                data = job_bytes(job) if number == timing.AT_ONCE else b"?"
+                draft.add(partial(_put, BACKLOG, key, data))
+            await bot.chats.commit(draft)
+        async with bot.open():
+            assert await eve.hear() == f"awake {timing.AT_ONCE:03d}"
+            assert len(bot.set_aside()) == timing.AT_ONCE + 1
+            assert bot.chats.agent.records.count(BACKLOG) == 0
+
+
 def _put(space: str, key: str, value: bytes, tx: Transaction) -> None:
     tx.put(space, key, value)
 

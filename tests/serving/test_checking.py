@@ -326,4 +326,4 @@ def test_a_port_that_the_settings_name_twice_is_an_error(tmp_path: Path) -> None
     ],
 )
 def test_addresses_that_cannot_have_the_same_port(one: str, other: str, expected: bool) -> None:
-    assert ports.overlap(one, other) is expected
+    assert ports.clash(one, other) is expected

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blindpost.serving import control, http
-from blindpost.serving.control import ControlSocket
+from blindpost.serving.control import ControlSocket, HungUpError
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import Health
 from blindpost.serving.http import MetricsListener
@@ -85,6 +85,29 @@ async def test_a_control_socket_that_was_deleted_is_opened_again(
     assert await asyncio.to_thread(control.ask, path, "status") == {}
     await listening.close()
     assert not path.exists()
+
+
+async def test_a_command_that_is_not_answered_yet_ends_with_its_socket(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it would look at is closed next."""
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def status(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked.set()
+        await closed.wait()
+        raise RuntimeError("the store is closed")
+
+    path = tmp_path / "control"
+    listening = ControlSocket(path, {"status": status})
+    await listening.listen()
+    asking = asyncio.create_task(asyncio.to_thread(control.ask, path, "status"))
+    await asked.wait()
+    await listening.close()
+    closed.set()
+    with pytest.raises(HungUpError):
+        await asking
+    assert caplog.text == ""
 
 
 async def test_control_connections_make_room_for_new_ones(

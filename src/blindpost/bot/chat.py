@@ -87,7 +87,7 @@ class Outbox:
         def intent(draft: Draft) -> None:
             chat = self._chats.contact(target) or self._chats.group(target)
             if chat is None:
-                log.warning("nothing is sent to %r: it is the id of no contact and no group", target)
+                log.warning("something is not sent: its target is the id of no contact and no group")
                 return
             if chat.state not in (ContactState.CONNECTED, GroupState.JOINED):
                 return

@@ -50,6 +50,11 @@ def backlog_prefix(conversation: str) -> str:
     return f"{conversation.encode().hex()} "
 
 
+def backlogged(prefix: str) -> str:
+    """The conversation that the keys with this prefix are of."""
+    return bytes.fromhex(prefix).decode()
+
+
 def job_bytes(job: Job) -> bytes:
     return json_bytes(written(due=int(job.due * 1000), chat=job.conversation, name=job.name, data=job.data))
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from blindpost.agent import Records, Transaction
 from blindpost.bot.chat import Outbox
-from blindpost.bot.jobs import BACKLOG, JOBS, Job, backlog_prefix, due_of, due_prefix, job_from
+from blindpost.bot.jobs import BACKLOG, JOBS, Job, backlog_prefix, backlogged, due_of, due_prefix, job_from
 from blindpost.bot.metrics import Metrics
 from blindpost.bot.routes import Outcome, called
 from blindpost.bot.working import Task, Workers, let_through
@@ -94,7 +94,7 @@ class Timing:
                 continue
             job = _readable(data)
             if job is None:
-                await self._set_aside(key, data)
+                await self._set_aside(JOBS, key, data)
             elif job.conversation in self._backlogged or self._counts[job.conversation] >= AT_ONCE:
                 self._backlogged.add(job.conversation)
                 moved.append((key, backlog_prefix(job.conversation), data))
@@ -125,7 +125,13 @@ class Timing:
         if len(some) < AT_ONCE:
             self._backlogged.discard(conversation)
         for key, data in some:
-            await self._begin(BACKLOG, key, job_from(data))
+            job = _readable(data)
+            if job is None:
+                await self._set_aside(BACKLOG, key, data)
+            else:
+                await self._begin(BACKLOG, key, job)
+        if some and not self._counts[conversation]:
+            self._idle.append(conversation)
 
     async def _begin(self, space: str, key: str, job: Job) -> None:
         async def settle(draft: Draft) -> None:
@@ -142,12 +148,12 @@ class Timing:
         self._counts[job.conversation] += 1
         await self._workers.put(Task(job.conversation, (job,), settle, f"{job.name} {job.data}"))
 
-    async def _set_aside(self, key: str, data: bytes) -> None:
+    async def _set_aside(self, space: str, key: str, data: bytes) -> None:
         """A row that cannot be read must not end the bot at every start."""
         log.error("a reminder cannot be read, and is set aside")
 
         async def settle(draft: Draft) -> None:
-            draft.add(lambda tx: tx.delete(JOBS, key))
+            draft.add(lambda tx: tx.delete(space, key))
             await self._chats.commit(draft)
 
         task = Task("", (), settle, data.decode(errors="replace"))
@@ -198,5 +204,6 @@ def _waiting(records: Records) -> Iterator[str]:
     """The conversations that have a backlog."""
     after = ""
     while (first := next(records.scan(BACKLOG, after=after), None)) is not None:
-        yield job_from(first[1]).conversation
-        after = f"{first[0].partition(' ')[0]}!"
+        prefix = first[0].partition(" ")[0]
+        yield backlogged(prefix)
+        after = f"{prefix}!"

@@ -142,9 +142,8 @@ def tell_backup(work: Callable[[], Made], folder: Path, apart: Sequence[str], *,
         size, left_out = work()
     taken = time.monotonic() - started
     if as_json:
-        told_left_out = {"left_out": [str(file) for file in left_out]}
-        made = {"folder": str(folder), "bytes": size, "seconds": round(taken, 3), **told_left_out}
-        typer.echo(json.dumps(made))
+        made = {"folder": str(folder), "bytes": size, "seconds": round(taken, 3)}
+        typer.echo(json.dumps({**made, "left_out": [str(file) for file in left_out]}))
         return
     told = f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{max(1, size // 1000)} kB"
     say(f"Backed up {told} to {folder} in {taken:.1f} s.")

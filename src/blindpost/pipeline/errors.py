@@ -34,6 +34,18 @@ def full_disks_explained(place: str) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def damage_explained(place: str) -> Iterator[None]:
+    """A file of the lake that is not what we wrote, or that a later release wrote."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+        raise PipelineError(
+            f"{place} cannot be read: it is damaged, or a later release wrote it ({error}). Put it back from "
+            "a backup, or make the lake anew in another folder: what the journal still has comes back."
+        ) from error
+
+
 def lacks_room(error: BaseException) -> bool:
     """Whether a disk was full."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from blindpost.journal.schema import TABLES, Table, Tier
 from blindpost.pipeline.dataset import Dataset
 from blindpost.pipeline.delta import follow_manifest
+from blindpost.pipeline.errors import damage_explained
 from blindpost.pipeline.files import Files, join, literal, local_path, open_root
 from blindpost.pipeline.ledger import Ledger
 from blindpost.pipeline.publish import TableStore
@@ -71,8 +72,10 @@ class Lake:
         """How long what is kept: as the settings say, else as the last run was told, else as usual."""
         if self.settings.keep is not None:
             return self.settings.keep
-        content = self.files.read(join(self.out, KEEP))
-        return Keep() if content is None else Keep(**json.loads(content))
+        place = join(self.out, KEEP)
+        content = self.files.read(place)
+        with damage_explained(place):
+            return Keep() if content is None else Keep(**json.loads(content))
 
     def remember_keep(self) -> None:
         """For runs that are not told: they must not erase what this one is told to keep."""

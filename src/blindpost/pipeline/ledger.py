@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b, sha256
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from blindpost.pipeline.errors import damage_explained
 from blindpost.pipeline.examine import VERDICT_SCHEMA, Reason
 from blindpost.pipeline.files import FileInfo, Files, join
 
@@ -106,12 +107,12 @@ def summed(seen: str, known: Mapping[str, Entry]) -> Folder:
     )
 
 
-def _decoded(content: bytes) -> Iterator[Entry]:
-    columns = pq.read_table(pa.BufferReader(content)).to_pydict()
-    columns.setdefault("spans", [()] * len(columns["path"]))
-    for row in zip(*(columns[name] for name in _NAMES), strict=True):
-        entry = Entry(*row)
-        yield replace(entry, days=tuple(entry.days), spans=tuple(entry.spans))
+def _decoded(content: bytes, place: str) -> list[Entry]:
+    with damage_explained(place):
+        columns = pq.read_table(pa.BufferReader(content)).to_pydict()
+        columns.setdefault("spans", [()] * len(columns["path"]))
+        rows = [Entry(*row) for row in zip(*(columns[name] for name in _NAMES), strict=True)]
+        return [replace(row, days=tuple(row.days), spans=tuple(row.spans)) for row in rows]
 
 
 class Ledger:
@@ -128,22 +129,25 @@ class Ledger:
         if content is None:
             return
         parts: dict[str, dict[str, Entry]] = {}
-        for entry in _decoded(content):
+        for entry in _decoded(content, self._before):
             parts.setdefault(entry.path.rpartition("/")[0], {})[entry.path] = entry
         self.write({folder: (summed("", entries), entries) for folder, entries in parts.items()})
         self._files.remove(self._before)
 
     def folders(self) -> dict[str, Folder]:
-        content = self._files.read(join(self._root, INDEX))
-        kept: dict[str, dict[str, Any]] = {} if content is None else json.loads(content)
-        return {path: Folder(**values) for path, values in kept.items()}
+        place = join(self._root, INDEX)
+        content = self._files.read(place)
+        with damage_explained(place):
+            kept: dict[str, dict[str, Any]] = {} if content is None else json.loads(content)
+            return {path: Folder(**values) for path, values in kept.items()}
 
     def entries(self, folder: str) -> dict[str, Entry]:
         """The files of one folder."""
-        content = self._files.read(self._part(folder))
+        place = self._part(folder)
+        content = self._files.read(place)
         if content is None:
             return {}
-        return {entry.path: entry for entry in _decoded(content)}
+        return {entry.path: entry for entry in _decoded(content, place)}
 
     def all(self) -> dict[str, Entry]:
         """Every file, for callers that want to see them all."""

@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from blindpost.pipeline.dataset import datasets
-from blindpost.pipeline.errors import PipelineError
+from blindpost.pipeline.errors import PipelineError, damage_explained
 from blindpost.pipeline.files import join
 from blindpost.pipeline.lake import Lake
 from blindpost.pipeline.quality import is_over
@@ -96,7 +96,10 @@ def publish(
         raise PipelineError("The budget of a day must be above 0.")
     with lake.writing():
         place = join(lake.out, FOLDER, NUMBERS)
-        known: dict[str, dict[str, Any]] = json.loads(lake.files.read(place) or b"{}")
+        content = lake.files.read(place)
+        with damage_explained(place):
+            read: dict[str, dict[str, Any]] = {} if content is None else json.loads(content)
+            known = {day: {name: kept[name] for name in ("epsilon", "noised")} for day, kept in read.items()}
         for day, sums in _days(lake).items():
             if day not in known:
                 values = {one.name: noised(sums[one.name], one, epsilon, below) for one in PUBLISHED}

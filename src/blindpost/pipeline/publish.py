@@ -28,6 +28,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from blindpost.pipeline.errors import damage_explained
 from blindpost.pipeline.files import Files, LocalFiles, join, name_of
 from blindpost.pipeline.quality import Outcome
 
@@ -114,8 +115,10 @@ class TableStore:
         return self._versions if isinstance(self._files, LocalFiles) and not misread else None
 
     def current(self) -> Manifest:
-        content = self._files.read(join(self._folder, CURRENT))
-        return Manifest() if content is None else Manifest.decode(content)
+        place = join(self._folder, CURRENT)
+        content = self._files.read(place)
+        with damage_explained(place):
+            return Manifest() if content is None else Manifest.decode(content)
 
     def paths(self, days: Iterable[str] | None = None) -> list[str]:
         """The files of some days, or of all, that count now."""

@@ -246,7 +246,7 @@ class _Run:
     def _erase(self) -> None:
         """What the lake may no longer hold: all versions of all files.
 
-        Nothing if the newest record is long ago: rather a clock is wrong than that nobody wrote since.
+        Nothing if the newest record is long ago: a wrong clock is likelier than a long silence.
         """
         keep = self._keep
         stores = {

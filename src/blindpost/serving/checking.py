@@ -32,7 +32,7 @@ from blindpost.serving.health import CLOCK_MIN, ROOM_MIN
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.listening import held_by_systemd, refused
 from blindpost.serving.place import Place
-from blindpost.serving.ports import overlap, sockets_at, sockets_of
+from blindpost.serving.ports import clash, sockets_at, sockets_of
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Seen
 from blindpost.store.file_locks import is_held
@@ -292,7 +292,7 @@ def _port(port: Port, before: Sequence[Port], running: _Running | None) -> Findi
 
 
 def _clash(one: Port, other: Port) -> bool:
-    return one.number == other.number and overlap(one.address, other.address)
+    return one.number == other.number and clash(one.address, other.address)
 
 
 def _is_of(running: _Running, port: Port) -> bool | None:

@@ -59,6 +59,7 @@ class ControlSocket:
         self._otherwise = otherwise or f"unknown command; commands are: {', '.join(sorted(commands))}"
         self._server: asyncio.Server | None = None
         self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> None:
         """Replace a socket that a killed server left; the caller holds the folder's lock."""
@@ -96,14 +97,20 @@ class ControlSocket:
             before.close()
 
     async def close(self) -> None:
+        """Answer nobody any more, also not those who have asked: what they asked about is closed next."""
         if self._server is not None:
             self._server.close()
-            for writer in tuple(self._writers):
-                writer.close()
             await asyncio.sleep(0)
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio serves each connection in a task"
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         if len(self._writers) >= CONNECTIONS_MAX:
             oldest = next(iter(self._writers))
             del self._writers[oldest]
@@ -113,8 +120,8 @@ class ControlSocket:
             while line := await reader.readline():
                 writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
                 await writer.drain()
-        except (OSError, ValueError):
-            pass  # the operator hung up, or sent a line without an end
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass  # the operator hung up, or sent a line without an end; or the server ends
         finally:
             self._writers.pop(writer, None)
             writer.close()

@@ -30,13 +30,14 @@ class MetricsListener:
         """Listen only where the settings say; returns the port. If that fails, nothing changes."""
         wanted = (metrics.address, metrics.port) if metrics.enabled else None
         if self._server is None or wanted is None or wanted != self._at:
-            if self._at is not None and metrics.port == self._port:
+            before = self._at if metrics.port == self._port else None
+            if before is not None:
                 await self.close()  # it would be in the way of another address at the same port
             try:
                 fresh = None if wanted is None else await self._listening(*wanted)
             except OperatorError:
-                if self._at is not None and metrics.port == self._port:
-                    self._server = await self._listening(self._at[0], metrics.port)
+                if before is not None:
+                    self._server = await self._listening(before[0], metrics.port)
                 raise
             await self.close()
             self._server, self._at = fresh, wanted

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blindpost.serving.sections import EVERYWHERE
+from blindpost.transport.listening import overlap
 
 _TABLES = {
     socket.SOCK_STREAM: (("tcp", "tcp6"), "0A"),
@@ -18,14 +19,9 @@ _TABLES = {
 """The system's tables, and the state in which a row is in the way of somebody who wants its port."""
 
 
-def overlap(one: str, other: str) -> bool:
-    """Whether no two sockets can have the same port at these addresses."""
-    if EVERYWHERE in (one, other):
-        return True
-    first, second = ipaddress.ip_address(one), ipaddress.ip_address(other)
-    if first.version != second.version:
-        return False
-    return first == second or first.is_unspecified or second.is_unspecified
+def clash(one: str, other: str) -> bool:
+    """Whether no two servers can have the same port at these addresses."""
+    return EVERYWHERE in (one, other) or overlap(one, other)
 
 
 def sockets_of(pid: int) -> frozenset[str] | None:
@@ -51,7 +47,7 @@ def sockets_at(address: str, number: int, kind: socket.SocketKind) -> set[str]:
         name
         for table in tables
         for at, port, found, name in _rows(Path("/proc/self/net", table))
-        if port == number and state in (found, "") and overlap(address, at)
+        if port == number and state in (found, "") and clash(address, at)
     }
 
 

@@ -123,19 +123,21 @@ def _passed_for(host: str | None, port: int) -> list[socket.socket]:
 def _make_room(host: str | None, port: int) -> None:
     """Close what was left open at this port and would be in the way of a new socket."""
     for sockets in _inherited.values():
-        for sock in [sock for sock in sockets if _meets(sock, host, port)]:
-            sockets.remove(sock)
-            sock.close()
+        for sock in tuple(sockets):
+            at, at_port, *_ = sock.getsockname()
+            if at_port == port and overlap(at, host):
+                sockets.remove(sock)
+                sock.close()
 
 
-def _meets(sock: socket.socket, host: str | None, port: int) -> bool:
-    at, at_port, *_ = sock.getsockname()
-    if host is None or at_port != port:
-        return bool(at_port == port)
-    there, wanted = ipaddress.ip_address(at), ipaddress.ip_address(host)
-    if there.version != wanted.version:
+def overlap(one: str | None, other: str | None) -> bool:
+    """Whether no two sockets can have the same port at these addresses; None is all of them."""
+    if one is None or other is None:
+        return True
+    first, second = ipaddress.ip_address(one), ipaddress.ip_address(other)
+    if first.version != second.version:
         return False
-    return there == wanted or there.is_unspecified or wanted.is_unspecified
+    return first == second or first.is_unspecified or second.is_unspecified
 
 
 def _is_at(sock: socket.socket, host: str | None, port: int) -> bool:
