@@ -53,6 +53,7 @@ from blindpost.journal.seal import LOCK, Rules, forget_exports, seal_folder
 from tests.support.journal.sealed import rows
 
 DAY = 20_000 * DAY_S
+YEAR_S = 365 * DAY_S
 AUTHOR = Author("smp-1", "smp", "00112233aabbccdd")
 
 
@@ -192,6 +193,11 @@ def test_a_day_is_summed_up_for_each_boot_with_its_last_levels(tmp_path: Path) -
     assert again_at_once.days == 0
 
 
+def lived(root: Path, day_s: int) -> None:
+    """As if the server had run on that day too."""
+    partition(root, P_DAY, day_s).mkdir(parents=True, exist_ok=True)
+
+
 def test_minutes_across_midnight_are_in_two_days(tmp_path: Path) -> None:
     counters = write_minutes(tmp_path, DAY - 300, 10)
     seal_folder(tmp_path, now=DAY + 600)
@@ -214,12 +220,14 @@ def test_old_files_are_removed_and_days_stay(tmp_path: Path) -> None:
     seal_folder(tmp_path, now=DAY + DAY_S + 3_600)
     (event,) = rows(tmp_path, L_MESSAGES)
     assert (event["event"], event["from_router"], event["integrity"]) == ("acked", "a", "")
+    lived(tmp_path, DAY + 6 * DAY_S)
     seal_folder(tmp_path, now=DAY + 8 * DAY_S - 1)
     assert len(rows(tmp_path, L_MESSAGES)) == 1
     seal_folder(tmp_path, now=DAY + 8 * DAY_S)
     assert rows(tmp_path, L_MESSAGES) == []
     assert rows(tmp_path, P_COUNTERS)
     days = rows(tmp_path, P_DAY)
+    lived(tmp_path, DAY + 28 * DAY_S)
     report = seal_folder(tmp_path, now=DAY + 31 * DAY_S - 1)
     assert report is not None
     assert rows(tmp_path, P_COUNTERS)
@@ -227,7 +235,7 @@ def test_old_files_are_removed_and_days_stay(tmp_path: Path) -> None:
     for table in (P_COUNTERS, P_GAUGES, P_HISTOGRAMS, P_SERVICES, P_SKETCHES):
         assert rows(tmp_path, table) == []
     assert rows(tmp_path, P_DAY) == days != []
-    seal_folder(tmp_path, Rules(minute_days=1, lab_days=1), now=DAY + 400 * DAY_S)
+    seal_folder(tmp_path, Rules(1, 1, sure=True), now=DAY + 400 * DAY_S)
     assert rows(tmp_path, P_DAY) == days
 
 
@@ -237,6 +245,8 @@ def test_days_that_nobody_sealed_in_time_leave_their_sums(tmp_path: Path) -> Non
     report = seal_folder(tmp_path, now=DAY + 90 * DAY_S)
     assert report is not None
     assert report.days == 1
+    lived(tmp_path, DAY + 90 * DAY_S)
+    seal_folder(tmp_path, now=DAY + 92 * DAY_S)
     assert rows(tmp_path, P_COUNTERS) == []
     in_time = tmp_path / "in time"
     write_minutes(in_time, DAY, 2)
@@ -253,6 +263,39 @@ def test_what_is_left_of_old_minutes_does_not_replace_their_sums(tmp_path: Path)
     assert rows(tmp_path, P_GAUGES)
     seal_folder(tmp_path, now=DAY + 90 * DAY_S)
     assert rows(tmp_path, P_DAY) == days != []
+
+
+@pytest.mark.parametrize("wrong_s", [-YEAR_S, YEAR_S, DAY_S * 30])
+@pytest.mark.parametrize("for_s", [60, DAY_S])
+def test_a_clock_that_leaps_deletes_nothing(tmp_path: Path, wrong_s: int, for_s: int) -> None:
+    """The server goes on recording by it, across a midnight too, until somebody sets it."""
+    write_minutes(tmp_path, DAY, 2)
+    for number in range(3):
+        lived(tmp_path, DAY - number * DAY_S)
+    before = seal_folder(tmp_path, Rules(minute_days=3), now=DAY + 600)
+    assert before is not None
+    held = rows(tmp_path, P_COUNTERS)
+    leapt = DAY + wrong_s + DAY_S - 60
+    for now in (leapt, leapt + for_s):
+        write_minutes(tmp_path, now, 1, Author("smp-1", "smp", f"{now:016x}"))
+        report = seal_folder(tmp_path, Rules(minute_days=3), now=now)
+        assert report is not None
+        assert (report.deleted, report.spared > 0) == (0, wrong_s > 0)
+    assert [row for row in rows(tmp_path, P_COUNTERS) if row["boot"] == AUTHOR.boot] == held != []
+    after = seal_folder(tmp_path, Rules(minute_days=3), now=DAY + 3 * DAY_S)
+    assert after is not None
+    assert after.spared == 0
+
+
+@pytest.mark.parametrize(("ago", "known"), [(1, False), (2, True), (9, True), (10, False), (-2, False)])
+def test_a_clock_is_believed_when_something_was_recorded_in_the_days_before(
+    tmp_path: Path, ago: int, known: bool
+) -> None:
+    partition(tmp_path, S_QUEUES, DAY - 20 * DAY_S).mkdir(parents=True)
+    lived(tmp_path, DAY - ago * DAY_S)
+    report = seal_folder(tmp_path, now=DAY + 60)
+    assert report is not None
+    assert (report.deleted, report.spared) == ((1, 0) if known else (0, 1))
 
 
 def test_old_exports_are_deleted_where_nobody_seals_and_certificates_stay(tmp_path: Path) -> None:
@@ -277,6 +320,7 @@ def test_nothing_is_deleted_without_a_rule(tmp_path: Path) -> None:
 
 def test_an_operator_may_shorten_retention(tmp_path: Path) -> None:
     write_minutes(tmp_path, DAY, 2)
+    lived(tmp_path, DAY + DAY_S)
     seal_folder(tmp_path, Rules(minute_days=3), now=DAY + 4 * DAY_S - 1)
     assert rows(tmp_path, P_COUNTERS)
     seal_folder(tmp_path, Rules(minute_days=3), now=DAY + 4 * DAY_S)
@@ -340,6 +384,7 @@ def test_a_damaged_file_is_left_alone_and_the_rest_is_merged_summed_and_removed(
     """One bit of a sealed file flipped on the disk."""
     counters = write_minutes(tmp_path, DAY, 40)
     old = write_minutes(tmp_path, DAY - 40 * DAY_S, 2, Author("smp-1", "smp", "0" * 16))
+    lived(tmp_path, DAY - DAY_S)
     seal_folder(tmp_path, now=DAY + 60)
     spoiled = files(tmp_path, P_COUNTERS)[1]
     whole = damage(spoiled)
@@ -383,7 +428,8 @@ def test_what_was_computed_of_a_day_is_not_replaced_by_what_a_damaged_file_leave
 
 
 def _old_days(root: Path) -> None:
-    """Minutes and events that are past their retention on the day DAY."""
+    """Minutes and events that are past their retention on the day DAY, of a server that ran until then."""
+    lived(root, DAY - 2 * DAY_S)
     write_minutes(root, DAY - 40 * DAY_S, 2)
     writer = EventWriter(root, L_MESSAGES, Author("canary", "canary", AUTHOR.boot))
     here, there = writer.word("from_router", "a"), writer.word("to_router", "b")
@@ -471,6 +517,7 @@ def test_killed_before_any_change_the_folder_is_readable_and_completed_later(tmp
     seal_folder(whole, now=DAY - 40 * DAY_S)
     write_minutes(whole, DAY, 15)
     seal_folder(whole, now=DAY)
+    lived(whole, DAY - 2 * DAY_S)
     write_minutes(whole, DAY + 3_600, 12, Author("smp-1", "smp", "f" * 16))
     now = DAY + DAY_S + 3_600
     shutil.copytree(whole, expected)
@@ -498,6 +545,10 @@ def test_the_program_seals_and_reports_problems(tmp_path: Path) -> None:
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ended.returncode == 0
     assert "1 unreadable segments are kept as *.bad" in ended.stderr
+    assert "Is the clock right?" not in ended.stderr
+    ended = subprocess.run(command[:-1] + ["7"], check=False, capture_output=True, text=True)
+    assert "Days that are too old are kept" in ended.stderr
+    assert "Is the clock right?" in ended.stderr
     assert sums(tmp_path) == counters
     (partition(tmp_path, P_COUNTERS, DAY) / "foreign.parquet").write_bytes(b"no Parquet")
     ended = subprocess.run(command, check=False, capture_output=True, text=True)

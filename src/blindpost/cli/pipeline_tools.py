@@ -128,7 +128,7 @@ def seal(
             f"{folder}: this is not a server's journal. Name the folder that contains {', '.join(kept)}, or "
             "some of them."
         )
-    told = seal_folder(folder, Rules(minute_days, lab_days))
+    told = seal_folder(folder, Rules(minute_days, lab_days, sure=True))
     if told is None:
         raise OperatorError(f"{folder}: it is being sealed right now. Wait a moment and try again.")
     say(f"{folder}: sealed {told.rows:,} rows of {told.segments} segments.")

@@ -48,6 +48,9 @@ LOCK = ".lock"
 BAD = ".bad"
 _HIDDEN_S = 3_600
 """A segment that never got its final name is removed after this long."""
+_KNOWN_DAYS = range(2, 10)
+"""So many days ago something was recorded, or the clock may have leapt since."""
+SPARED = "Days that are too old are kept, since nothing is there of the week before yesterday."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Rules:
 
     minute_days: int | None = DAYS_MINUTES
     lab_days: int | None = DAYS_LAB
+    sure: bool = False
+    """Whether a person asks for it, who knows what day it is."""
 
     def days(self, table: Table) -> int | None:
         if table.days_kept is None:
@@ -76,6 +81,8 @@ class Report:
     days: int = 0
     deleted: int = 0
     """Partitions past their retention."""
+    spared: int = 0
+    """Those that are left, since rather the clock is wrong."""
     foreign: set[Path] = field(default_factory=set)
     """Sealed files that are not ours, or damaged: they are left alone."""
 
@@ -105,11 +112,15 @@ def seal_folder(root: Path, rules: Rules | None = None, now: float | None = None
                 report.compacted += compact(root, table, now, report.foreign)
         with _noted(unsummed):
             report.days = roll_up(root, now, rules.minute_days, report.foreign)
+        is_known = rules.sure or _is_known(root, now)
         for table in ALL_TABLES:
+            old = _over(root, table, rules.days(table), now)
             # Minutes wait until they are in the sums of their day.
-            if not (unsummed and table.tier is Tier.PRODUCTION):
+            if not is_known:
+                report.spared += len(old)
+            elif not (unsummed and table.tier is Tier.PRODUCTION):
                 with _noted(others):
-                    report.deleted += _forget(root, table, rules.days(table), now)
+                    report.deleted += _forget(old)
         for failure in (*unsummed, *others):
             raise failure
         return report
@@ -219,13 +230,28 @@ def _by_day(table: Table, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(day) * DAY_S, rows.filter(pa.array(days == day))
 
 
-def _forget(root: Path, table: Table, days: int | None, now: float) -> int:
-    deleted = 0
-    for day_s, folder in partitions(root, table):
-        if days is not None and day_s < day_of(now) - days * DAY_S:
-            remove_partition(folder)
-            deleted += 1
-    return deleted
+def _is_known(root: Path, now: float) -> bool:
+    """Whether the clock has been where it is for a day or more.
+
+    One that leaps years ahead would have everything deleted within minutes. A server that was off for long
+    cannot be told from that, and deletes when it has run for two days.
+    """
+    expected = {day_of(now) - ago * DAY_S for ago in _KNOWN_DAYS}
+    return any(day_s in expected for table in ALL_TABLES for day_s, _ in partitions(root, table))
+
+
+def _over(root: Path, table: Table, days: int | None, now: float) -> list[Path]:
+    """The partitions past their retention."""
+    if days is None:
+        return []
+    first_s = day_of(now) - days * DAY_S
+    return [folder for day_s, folder in partitions(root, table) if day_s < first_s]
+
+
+def _forget(old: Sequence[Path]) -> int:
+    for folder in old:
+        remove_partition(folder)
+    return len(old)
 
 
 def forget_exports(root: Path, days: int, now: float | None = None) -> int:
@@ -238,7 +264,7 @@ def forget_exports(root: Path, days: int, now: float | None = None) -> int:
             return 0
         rules, now = Rules(None, days), time.time() if now is None else now
         exports = [table for table in ALL_TABLES if table.tier is Tier.STATE]
-        return sum(_forget(root, table, rules.days(table), now) for table in exports)
+        return sum(_forget(_over(root, table, rules.days(table), now)) for table in exports)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -262,6 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{report.unreadable} unreadable segments are kept as *{BAD}, "
             f"{report.damaged} damaged frames were left out."
         )
+    if report is not None and report.spared:
+        said.append(f"{SPARED} Is the clock right?")
     if said:
         print(f"{given.folder}: {' '.join(said)}", file=sys.stderr)
     return 0
