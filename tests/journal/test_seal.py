@@ -546,7 +546,7 @@ def test_the_program_seals_and_reports_problems(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert "1 unreadable segments are kept as *.bad" in ended.stderr
     assert "Is the clock right?" not in ended.stderr
-    ended = subprocess.run(command[:-1] + ["7"], check=False, capture_output=True, text=True)
+    ended = subprocess.run([*command[:-1], "7"], check=False, capture_output=True, text=True)
     assert "Days that are too old are kept" in ended.stderr
     assert "Is the clock right?" in ended.stderr
     assert sums(tmp_path) == counters
