@@ -70,7 +70,7 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     item.stash[BEGAN] = time.monotonic()
     item.stash[FAILED] = False
     return (yield)
