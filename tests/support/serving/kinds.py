@@ -151,7 +151,7 @@ def started(kind: Kind, folder: Path) -> Started:
 async def http(port: int, path: str) -> tuple[int, str]:
     """Status and body of one GET on loopback."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body
