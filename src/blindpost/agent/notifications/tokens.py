@@ -188,11 +188,12 @@ class Tokens:
         return self._put(changed).status
 
     async def _replace(self, token: Token, device: DeviceToken, mode: PushMode) -> TokenStatus:
-        """The same token for another device token; or a new one if the router has none."""
+        """The same token for another device token; or a new one if the router has none, or is another one.
+        A router that refuses for another reason has it still, with its subscriptions."""
         try:
             await self._ask(token, TRPL(device))
         except AgentError as error:
-            if error.retried:
+            if error.retried or (isinstance(error, NtfError) and not error.is_auth):
                 raise
             self._drop()
             return await self._register(self._create(device, mode))
