@@ -88,4 +88,5 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "work.suspension", _tests("agent", "test_suspension test_operations")),
     **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
     **_gates("agent", "notifications.tokens", _tests("agent", "test_decisions_push_tokens")),
+    **_gates("agent", "notifications.workers", _tests("agent", "test_decisions_push_workers")),
 }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any, cast
 
 import pytest
 
-from blindpost.agent import AgentError, AgentFailed, CommandError, Event, PushMode, PushRefusedError
+from blindpost.agent import AgentError, CommandError, PushMode, PushRefusedError
 from blindpost.agent.errors import BrokerError
 from blindpost.agent.notifications.errors import NtfError
 from blindpost.agent.notifications.model import (
@@ -22,51 +21,39 @@ from blindpost.agent.notifications.model import (
     REGISTERED,
     Action,
     ActionKind,
-    NtfSubscription,
     Step,
-    Token,
 )
 from blindpost.agent.notifications.tokens import Tokens
-from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.agent.store.database import AgentStore
 from blindpost.client.calls import Call
-from blindpost.client.errors import RefusedError, ResponseTimeoutError
 from blindpost.crypto.boxes import BoxKey
 from blindpost.testing import virtual
-from blindpost.wire.addresses import Host, Server
-from blindpost.wire.keys import Algorithm
+from blindpost.wire.addresses import Server
 from blindpost.wire.ntf.commands import TNEW, TRPL, TVFY, Command
 from blindpost.wire.ntf.pushes import VerificationPush
 from blindpost.wire.ntf.responses import IDTKN, OK, TKN, Response
 from blindpost.wire.ntf.status import TokenState, TokenStatus
-from blindpost.wire.ntf.tokens import DeviceToken, PushProvider
-from blindpost.wire.smp.errors import STORE, Code, SMPError
-from tests.support.agent.desk import Desk
-from tests.support.agent.rows import CONFIG, CONN, NOW, a_key
+from blindpost.wire.smp.errors import STORE, Code
+from tests.support.agent.push_desk import (
+    CODE,
+    NTF,
+    ONE,
+    OTHER,
+    ROUTER_KEY,
+    SECRET,
+    TOKEN_ID,
+    PushDesk,
+    away,
+    digest,
+    refusal,
+)
+from tests.support.agent.rows import CONFIG, CONN, NOW
 
-NTF = Server((Host("ntf.example"),), "443", b"n" * 32)
-ONE, OTHER = (DeviceToken(PushProvider.APNS_TEST, name * 32) for name in (b"1", b"2"))
-ROUTER_KEY = a_key("notification router", Algorithm.X25519)
-OWN = a_key("token dh", Algorithm.X25519)
-SECRET = OWN.agree(ROUTER_KEY.public)
-CODE, TOKEN_ID = b"code".ljust(32), b"token id"
 INVALID = TokenStatus(TokenState.INVALID)
 VERIFY = Action(ActionKind.VERIFY, CODE)
 ID = IDTKN(TOKEN_ID, ROUTER_KEY.public)
 USUAL: dict[str, Response] = {"TNEW": ID, "TCHK": TKN(ACTIVE)}
-
-
-def digest(code: bytes) -> bytes:
-    return sha256(code).digest()
-
-
-def away() -> AgentError:
-    return BrokerError(NTF, ResponseTimeoutError())
-
-
-def refusal(code: SMPError = Code.AUTH) -> NtfError:
-    return NtfError(NTF, RefusedError(code))
 
 
 def push(code: bytes = CODE, secret: bytes = SECRET) -> VerificationPush:
@@ -100,7 +87,7 @@ class Router:
         return tags
 
 
-class Phone(Desk):
+class Phone(PushDesk):
     """An agent with a connection, and its device token."""
 
     def __init__(self, store: AgentStore) -> None:
@@ -108,38 +95,6 @@ class Phone(Desk):
         self.receives()
         self.router = Router()
         self.tokens = Tokens(self.ground, [NTF], cast(Any, self.router))
-        self.told: list[Event] = []
-        self.ground.stream.put = lambda event, row=None: self.told.append(event)  # type: ignore[method-assign]
-        self.worked: list[str] = []
-        self.ground.work.notifications.listen(lambda row: self.worked.append(row.conn_id))
-
-    @property
-    def token(self) -> Token | None:
-        return self.tokens.find()
-
-    @property
-    def row(self) -> NtfSubscription | None:
-        return rows.find(self.store.reading, CONN)
-
-    def has(self, **fields: Any) -> Token:
-        """A token that is registered, unless this says something else."""
-        key, mode = a_key("token"), PushMode.INSTANT
-        usual = Token(ONE, NTF, key, OWN, mode, TOKEN_ID, SECRET, REGISTERED, action=None)
-        token = replace(usual, **fields)
-        with self.change() as tx:
-            ntf_tokens.put(tx, token)
-        return token
-
-    def is_used(self, **fields: Any) -> Token:
-        """A token that is active, whose code was returned and whose connection has a subscription."""
-        token = self.has(status=ACTIVE, action=CHECK, returned=digest(CODE), period=20, **fields)
-        with self.change() as tx:
-            sub = NtfSubscription(CONN, self.queue.server, b"notifier", NTF, b"sub", "ACTIVE", Step.CHECK)
-            rows.put(tx, sub, NOW, by_supervisor=False)
-        return token
-
-    def failures(self) -> list[str]:
-        return [str(event.error) for event in self.told if isinstance(event, AgentFailed)]
 
 
 @pytest.fixture
@@ -200,8 +155,7 @@ async def test_what_is_to_be_deleted_is_not_registered(phone: Phone) -> None:
     phone.has(status=ACTIVE, action=Action(ActionKind.DELETE))
     assert await phone.tokens.register(ONE, PushMode.PERIODIC) == EXPIRED
     assert phone.token is None
-    assert phone.row is not None
-    assert phone.row.step is Step.DELETE
+    assert phone.row().step is Step.DELETE
     await asyncio.sleep(1)
     assert (phone.router.asked(), phone.failures()) == (["TDEL"], [])
 
@@ -226,13 +180,12 @@ async def test_a_code_is_stored_returned_and_makes_the_token_active(phone: Phone
     with pytest.raises(BrokerError):
         await phone.tokens.verify(push(), ONE)
     assert phone.token == replace(first, status=CONFIRMED, action=VERIFY)
-    assert phone.row is None
+    assert phone.find() is None
     assert await phone.tokens.register(ONE, PushMode.INSTANT) == ACTIVE
     active = replace(first, status=ACTIVE, action=CHECK, returned=digest(CODE))
     assert phone.token == active
     assert phone.router.calls[-1] == (NTF, Call(TVFY(CODE), TOKEN_ID, first.key))
-    assert phone.row is not None
-    assert (phone.row.ntf_server, phone.row.step, phone.worked) == (NTF, Step.KEY, [CONN])
+    assert (phone.row().ntf_server, phone.row().step, phone.worked) == (NTF, Step.KEY, [CONN])
     await asyncio.sleep(1)
     assert phone.token == replace(active, period=20)
     assert phone.router.asked() == ["TVFY", "TVFY", "TCRN"]
@@ -243,8 +196,7 @@ async def test_who_wants_no_push_for_each_message_gets_no_subscriptions(phone: P
     phone.is_used()
     phone.has(mode=PushMode.PERIODIC, period=20)
     assert await phone.tokens.verify(push(), None) == ACTIVE
-    assert phone.row is not None
-    assert phone.row.step is Step.DELETE
+    assert phone.row().step is Step.DELETE
     await asyncio.sleep(1)
     assert phone.router.asked() == ["TVFY"], "the period was told before"
 
@@ -254,7 +206,7 @@ async def test_who_changes_the_mode_with_the_code_gets_what_was_asked_last(phone
     phone.has(mode=PushMode.INSTANT, status=CONFIRMED, action=VERIFY)
     assert await phone.tokens.register(ONE, PushMode.PERIODIC) == ACTIVE
     assert phone.token is not None
-    assert (phone.token.mode, phone.row) == (PushMode.PERIODIC, None)
+    assert (phone.token.mode, phone.find()) == (PushMode.PERIODIC, None)
 
 
 @virtual
@@ -305,7 +257,7 @@ async def test_a_router_that_lost_the_token_is_given_a_new_one(phone: Phone) -> 
     assert phone.token.mode is PushMode.PERIODIC
     assert phone.token.key != first.key
     assert phone.token.dh_key != first.dh_key
-    assert phone.row is None, "it was made with the token that is gone"
+    assert phone.find() is None, "it was made with the token that is gone"
     assert phone.router.asked() == ["TVFY", "TCHK", "TNEW"]
 
 
@@ -380,7 +332,7 @@ async def test_a_refusal_is_reported_once_by_whoever_met_it(phone: Phone) -> Non
 async def test_an_active_token_is_checked_at_each_start(phone: Phone) -> None:
     first = phone.has(status=ACTIVE, action=CHECK, returned=digest(CODE))
     assert await phone.tokens.register(ONE, PushMode.INSTANT) == ACTIVE
-    assert phone.row is not None, "subscriptions that are missing are made"
+    assert phone.find() is not None, "subscriptions that are missing are made"
     await asyncio.sleep(1)
     assert phone.token == replace(first, period=20)
     await phone.tokens.register(ONE, PushMode.INSTANT)
@@ -422,7 +374,7 @@ async def test_another_device_takes_the_token_over(phone: Phone) -> None:
     assert await phone.tokens.register(OTHER, PushMode.PERIODIC) == REGISTERED
     assert phone.router.calls == [(NTF, Call(TRPL(OTHER), TOKEN_ID, first.key))]
     assert phone.token == replace(first.replaced(OTHER), mode=PushMode.PERIODIC)
-    assert phone.row is not None
+    assert phone.find() is not None
 
 
 @pytest.mark.parametrize("failure", [away(), refusal(Code.QUOTA), refusal(STORE("no room"))])
@@ -448,7 +400,7 @@ async def test_a_token_that_cannot_be_replaced_is_made_anew(
     assert phone.token is not None
     assert (phone.token.device, phone.token.mode) == (OTHER, PushMode.PERIODIC)
     assert phone.token.key != first.key
-    assert phone.row is None
+    assert phone.find() is None
     assert phone.router.asked() == ["TRPL", "TNEW"]
 
 
@@ -459,7 +411,7 @@ async def test_a_token_that_is_lost_is_gone_although_there_is_no_router_for_anot
     tokens = Tokens(phone.ground, [], cast(Any, phone.router))
     with pytest.raises(CommandError, match="no notification routers"):
         await tokens.register(OTHER, PushMode.INSTANT)
-    assert (phone.token, phone.row) == (None, None)
+    assert (phone.token, phone.find()) == (None, None)
 
 
 # The period
@@ -574,8 +526,7 @@ async def test_a_token_that_is_deleted_is_told_to_its_router_until_it_answers(ph
     phone.router.will("TDEL", away(), away())
     await phone.tokens.delete()
     assert phone.token is None
-    assert phone.row is not None
-    assert phone.row.step is Step.DELETE
+    assert phone.row().step is Step.DELETE
     assert [one.token_id for one in ntf_tokens.doomed(phone.store.reading)] == [TOKEN_ID]
     await asyncio.sleep(0.1)
     assert phone.router.asked() == ["TDEL"]

@@ -27,6 +27,7 @@ from blindpost.agent.routers.sessions import SessionKey, Sessions, SmpCall
 from blindpost.agent.store import ntf_subscriptions as rows
 from blindpost.agent.store import ntf_tokens
 from blindpost.agent.store.ntf_subscriptions import PrimaryQueue
+from blindpost.agent.store.queues import TakenError
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import RECONNECT, Retry
 from blindpost.agent.work.suspension import Operation
@@ -214,12 +215,18 @@ class Workers:
             now = rows.primary(tx, row.conn_id)
             if now is None or now.queue.number != asked.queue.queue.number:
                 return
-            rows.set_creds(tx, now.queue, creds)
+            try:
+                rows.set_creds(tx, now.queue, creds)
+            except TakenError:
+                self._unexpected(tx, row, result)
+                return
             rows.finish(tx, row.with_keys(creds), tx.now)
             self._wake_stored(tx, row)
         else:
-            unexpected = network_error(row.smp_server, UnexpectedResponseError(result))
-            self._refused(tx, row, unexpected)
+            self._unexpected(tx, row, result)
+
+    def _unexpected(self, tx: Tx, row: NtfSubscription, result: Response) -> None:
+        self._refused(tx, row, network_error(row.smp_server, UnexpectedResponseError(result)))
 
     # Notification routers
 

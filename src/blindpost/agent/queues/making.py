@@ -214,17 +214,20 @@ class QueueMaker:
             link=None if link is None else replace(link, link_id=ids.link_id or b""),
             service_associated=ids.service_id is not None,
         )
-        with self._ground.transaction() as tx:
-            queue = replace(queue, number=queues.next_rcv_number(tx, request.conn_id))
-            with _changing(tx, request.conn_id):
-                queues.insert_rcv(tx, queue)
-            if request.notifier is not None and ids.ntf_creds is not None:
-                ntf_subscriptions.set_creds(tx, queue, request.notifier.agreed(ids.ntf_creds))
-            queues.delete_request(tx, request.conn_id, request.replaces)
-            if request.replaces is None:
-                queue_changed(tx, request.conn_id, is_new=True)
-            if then is not None:
-                then(tx, queue)
+        try:
+            with self._ground.transaction() as tx:
+                queue = replace(queue, number=queues.next_rcv_number(tx, request.conn_id))
+                with _changing(tx, request.conn_id):
+                    queues.insert_rcv(tx, queue)
+                if request.notifier is not None and ids.ntf_creds is not None:
+                    ntf_subscriptions.set_creds(tx, queue, request.notifier.agreed(ids.ntf_creds))
+                queues.delete_request(tx, request.conn_id, request.replaces)
+                if request.replaces is None:
+                    queue_changed(tx, request.conn_id, is_new=True)
+                if then is not None:
+                    then(tx, queue)
+        except queues.TakenError as error:
+            raise network_error(request.server, UnexpectedResponseError(ids)) from error
         self._subscriptions.created(session, queue)
         return queue
 

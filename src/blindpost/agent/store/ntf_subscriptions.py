@@ -10,7 +10,7 @@ from blindpost.agent.model import ConnId, RcvQueue
 from blindpost.agent.notifications.model import SMP_STEPS, NotifierCreds, NtfSubscription, Step
 from blindpost.agent.store.database import Db
 from blindpost.agent.store.ntf_tokens import store_server
-from blindpost.agent.store.queues import read_rcv, sealed_rcv
+from blindpost.agent.store.queues import named_once, read_rcv, sealed_rcv
 from blindpost.agent.store.servers import loaded_server, server_key, stored_server
 from blindpost.crypto.keys import PrivateKey
 from blindpost.wire.addresses import Server
@@ -187,6 +187,7 @@ def _read_creds(db: Db, row: tuple[Any, ...]) -> NotifierCreds | None:
     return NotifierCreds(notifier_id, PrivateKey.from_pkcs8(opened), opened_secret)
 
 
+@named_once()
 def set_creds(db: Db, queue: RcvQueue, creds: NotifierCreds | None) -> None:
     sealed = functools.partial(sealed_rcv, db, queue.conn_id, queue.rcv_id)
     db.sql.execute(

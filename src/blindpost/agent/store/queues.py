@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 from blindpost.agent.model import (
@@ -83,6 +86,22 @@ def _opened_rcv(db: Db, conn_id: ConnId, rcv_id: bytes, stored: bytes, column: s
     return db.vault.open(stored, f"rcv_queues.{column}", conn_id, rcv_id)
 
 
+class TakenError(Exception):
+    """A router gave an id to what it made that another queue of ours has there."""
+
+
+@contextlib.contextmanager
+def named_once() -> Iterator[None]:
+    """Ids of a router that are about to be stored; nothing is changed if `TakenError` is raised."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if "rcv_queues.host" not in str(error):
+            raise
+        raise TakenError from error
+
+
+@named_once()
 def insert_rcv(db: Db, queue: RcvQueue, *, to_subscribe: bool = False) -> None:
     """Store a new queue; its number must be `next_rcv_number`."""
     sealed, link = functools.partial(sealed_rcv, db, queue.conn_id, queue.rcv_id), queue.link
