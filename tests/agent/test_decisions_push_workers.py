@@ -323,9 +323,11 @@ async def test_a_notification_router_is_asked_for_an_active_token_of_its_own_onl
         plant.has(status=ACTIVE, mode=PushMode.PERIODIC)
     else:
         plant.has(status=ACTIVE, server=ELSEWHERE)
-    await plant.goes_on(for_s=30)
+    await plant.goes_on()
     assert plant.ntf.asked() == []
     assert plant.row() == before
+    assert plant.at_work == 0, "nobody looks again and again"
+    assert plant.failures() == []
 
 
 # A queue that is not what it was
@@ -370,6 +372,24 @@ async def test_an_answer_for_a_queue_that_was_left_meanwhile_is_forgotten(plant:
     assert plant.row() == sub
     assert plant.creds is None
     assert plant.ntf.asked() == []
+
+
+@pytest.mark.parametrize("step", [Step.KEY, Step.NEW, Step.CHECK, Step.DELETE])
+@virtual
+async def test_a_connection_that_is_deleted_meanwhile_is_no_failure(
+    plant: Plant, step: Step, caplog: pytest.LogCaptureFixture
+) -> None:
+    sub = plant.stores(step)
+
+    def delete() -> None:
+        with plant.change() as tx:
+            rows.delete(tx, CONN)
+
+    plant.smp.on_asked = plant.ntf.on_asked = delete
+    plant.ntf.answers.append(refusal())
+    await plant.goes_on(sub)
+    assert plant.find() is None
+    assert (plant.failures(), caplog.records) == ([], [])
 
 
 @pytest.mark.parametrize("what", ["notifier", "creds", "queue", "id"])
@@ -586,10 +606,9 @@ async def test_a_refusal_for_a_token_that_was_replaced_is_nobodys(
 
 @virtual
 async def test_a_row_that_failed_for_good_is_nobodys_work(plant: Plant) -> None:
-    sub = plant.stores(None)
-    await plant.goes_on(sub)
-    await plant.goes_on()
-    assert (plant.at_work, plant.smp.asked(), plant.ntf.asked()) == (0, [], [])
+    plant.workers.wake(plant.stores(None))
+    plant.workers.resume()
+    assert plant.at_work == 0
 
 
 @virtual

@@ -150,7 +150,7 @@ class Workers:
 
     def _pause(self, key: WorkerKey) -> float | None:
         """How long a worker has nothing to do; None: nothing more is scheduled."""
-        if key.smp or self._token() is None:
+        if key.smp or self._token_at(key.server) is None:
             return None
         due = rows.next_due(self._ground.store.reading, key.server)
         return None if due is None else max(due - self._ground.now(), 0.0) + 1.0
@@ -159,6 +159,11 @@ class Workers:
         """The token, if connections have subscriptions with it."""
         token = ntf_tokens.find(self._ground.store.reading)
         return token if token is not None and token.is_instant else None
+
+    def _token_at(self, server: Server) -> Token | None:
+        """The same, if this notification router has it."""
+        token = self._token()
+        return token if token is not None and token.server == server else None
 
     def _is_verified_as(self, token: Token) -> bool:
         """Whether it is still active, for the same device and by the same code."""
@@ -232,8 +237,8 @@ class Workers:
 
     async def _ntf_round(self, server: Server) -> bool:
         """SNEW and SCHK for the rows that are due; whether more may wait."""
-        token = self._token()
-        if token is None or token.server != server:
+        token = self._token_at(server)
+        if token is None:
             return False
         asked: list[tuple[NtfSubscription, Call[SNEW | SCHK]]] = []
         with self._ground.transaction() as tx:
