@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def _many(chosen: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or its processes would outlive it
     complete = run_all(stretch, chosen.jobs, chosen.sums, chosen.journals)
     sums = stretch.sums
     print(f"{'' if complete else 'interrupted: '}{sums.seeds} seeds from {chosen.seed}: ", end="")

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from simulation.processes import Process, SimulationLoop, run_simulated
 from simulation.queue_model import Line, QueueModel
 from simulation.run import FailedRunError, Run
 from simulation.schedules import BOTS, KINDS, Cast, Conditions, Schedule, draw, draw_hard, draw_long
-from simulation.simulate import fast_folder, simulate
+from simulation.simulate import FAST, fast_folder, simulate
 from tests.support.serving.commands import ENVIRONMENT
 from tests.support.serving.processes import ROOT
 
@@ -612,6 +613,27 @@ def test_a_seed_takes_the_same_steps_in_another_process() -> None:
         for hash_seed in ("0", "1")
     }
     assert len(digests) == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_stretch_that_is_ended_leaves_neither_processes_nor_files(tmp_path: Path) -> None:
+    sums = tmp_path / "sums.json"
+    words = ("-m", "simulation", "--seeds", "100000", "--jobs", "1", "--sums", str(sums))
+    stretch = subprocess.Popen(
+        [sys.executable, *words], env=ENVIRONMENT, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    while not sums.exists():
+        assert stretch.poll() is None
+        time.sleep(0.1)  # another process makes it: there is nothing to wait for
+    (pool,) = (path for path in FAST.glob("simulation-*/*") if path.name in children(stretch.pid))
+    stretch.terminate()
+    assert "interrupted: " in stretch.communicate()[0]
+    assert not pool.parent.exists()
+    assert not Path(f"/proc/{pool.name}").exists()
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def test_what_breaks_while_a_run_is_looked_at_is_told_with_its_seed(
