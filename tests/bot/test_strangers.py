@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from blindpost.agent import Agent, ContactRequested, Transaction
 from blindpost.bot import Bot, Chat, handling, timing, working
 from blindpost.bot.jobs import BACKLOG, Job, backlog_prefix, job_bytes, job_key
 from blindpost.bot.setting_aside import TEXT_MAX
-from blindpost.chat import drafts
+from blindpost.chat import Asked, ContactState, book, chats, drafts
 from blindpost.chat.codec import events as e
 from blindpost.chat.codec.bodies import write_body
 from blindpost.chat.codec.compression import compressed_body
@@ -60,6 +61,44 @@ async def test_who_asks_with_a_description_that_is_too_long_is_a_contact_like_ot
                 assert not bot.broken.done()
                 assert await bob.ask("/echo hello") == "hello"
                 assert sorted(one.name for one in bot.contacts()) == ["Bob", "Eve"]
+
+
+@virtual
+async def test_who_asks_and_never_comes_is_forgotten_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has a queue, a ratchet and a row: strangers could fill the store with those."""
+    monkeypatch.setattr(chats, "UNFINISHED_S", 3 * 3600)
+    monkeypatch.setattr(chats, "UNFINISHED_AT_ONCE", 2)
+    async with BotWorld(tmp_path) as place:
+        bot, theirs = with_echo(place.bot()), await place.add_router()
+
+        @bot.on_request
+        async def decide(asked: Asked) -> bool:
+            if asked.profile.name != "Bob":
+                await theirs.stop()  # the answer does not reach them any more
+            return True
+
+        async with bot.open() as link:
+            bob = await place.guest("Bob", link)
+            before = {conn.id for conn in bot.chats.agent.connections()}
+            for known, name in enumerate(("Eve", "Mallory", "Trudy"), 1):
+                stranger = await place.agent(name, servers=[theirs.address])
+                await stranger.agent.join(link, raw("x.contact"))
+                await asyncio.sleep(60)
+                assert len(list(bot.chats.contacts())) == known + 1
+                await stranger.agent.close()
+                await theirs.start()
+            states = Counter(one.state for one in bot.chats.contacts())
+            assert states == {ContactState.CONNECTED: 1, ContactState.CONNECTING: 3}
+        async with bot.open():
+            await asyncio.sleep(2 * 3600)
+            assert len(list(bot.chats.contacts())) == 4
+            await asyncio.sleep(2 * 3600)
+            assert [one.name for one in bot.chats.contacts()] == ["Bob"]
+            assert {conn.id for conn in bot.chats.agent.connections()} == before
+            assert list(bot.chats.agent.records.scan(book.ACCEPTED)) == []
+            assert await bob.ask("/echo hello") == "hello"
 
 
 @virtual

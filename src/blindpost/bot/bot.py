@@ -87,6 +87,7 @@ INSTEAD = {
 }
 """Events that handlers of events do not get."""
 REPAIR_S = 3600.0
+TIDY_S = 3600.0
 SHOW_S = 300.0
 """How often it is tried to change what the address shows, while its router does not take it."""
 LOST_ADDRESS = "nobody can reach the bot by its address: %s. `await bot.new_address()` makes another one"
@@ -322,6 +323,7 @@ class Bot:
             )
             work = [self._listen(), timing.keep(), self._broadcasts.resume()]
             work += [timing.repeat(one) for one in self._every]
+            work += [self._tidy()]
             tasks = [asyncio.create_task(one) for one in work]
             self.broken = asyncio.get_running_loop().create_future()
             for task in tasks:
@@ -361,6 +363,14 @@ class Bot:
             with contextlib.suppress(NetworkError, StoreFailedError):
                 await self.chats.address(self._welcome)
                 return
+
+    async def _tidy(self) -> None:
+        """Strangers who ask and never come must not fill the store."""
+        while True:
+            forgotten = await self.chats.agent.lasting(self.chats.forget_unfinished)
+            if forgotten:
+                log.info("contacts who never connected are forgotten: %d", forgotten)
+            await asyncio.sleep(TIDY_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Handlers do not see background failures, so the program must be told."""

@@ -22,6 +22,8 @@ MEMBERS = "chat.members"
 """Connections with members of groups: by connection, which group."""
 NOTICES = "chat.notices"
 """What the agent reported and the program has not taken yet."""
+ACCEPTED = "chat.accepted"
+"""Who was accepted, by the time of that."""
 LEFT = "chat.left"
 """Connections that are to be deleted, with contacts and members who are gone."""
 OURSELVES = "chat.self"
@@ -34,6 +36,10 @@ def find_contact(records: Records, contact_id: str) -> Contact | None:
 
 def save_contact(tx: Transaction, contact: Contact) -> None:
     tx.put(CONTACTS, contact.id, contact_bytes(contact))
+
+
+def note_accepted(tx: Transaction, contact: Contact, now: float) -> None:
+    tx.put(ACCEPTED, f"{int(now):012d} {contact.id}", b"")
 
 
 def contacts(records: Records, after: str = "") -> Iterator[Contact]:

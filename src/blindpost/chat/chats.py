@@ -18,9 +18,10 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import islice
 
 from blindpost.agent import (
     Agent,
@@ -79,6 +80,8 @@ from blindpost.wire.links.full import ContactLink
 
 log = logging.getLogger(__name__)
 
+UNFINISHED_S = 30 * 86_400
+UNFINISHED_AT_ONCE = 100
 STRANGER = Profile("somebody")
 """For somebody whose name is not known yet."""
 
@@ -108,7 +111,7 @@ class Chats:
     def __init__(self, agent: Agent, profile: Profile, *, now: Callable[[], float] = time.time) -> None:
         self.agent = agent
         self._now = now
-        self._ourselves = Ourselves(agent, profile)
+        self._ourselves = Ourselves(agent, profile, now)
 
     @property
     def profile(self) -> Profile:
@@ -272,6 +275,15 @@ class Chats:
         draft = self.draft()
         draft.enter(offered)
         await self.commit(draft)
+
+    async def forget_unfinished(self) -> int:
+        """Forget who was accepted a month ago and is not connected yet: nothing that they were sent is left
+        at any router. How many; whoever they are, they can ask again."""
+        until, forgotten = f"{int(self._now()) - UNFINISHED_S:012d}", 0
+        while due := list(islice(self.agent.records.scan(book.ACCEPTED, until=until), UNFINISHED_AT_ONCE)):
+            forgotten += await self.agent.transact(_forgetting_unfinished([key for key, _ in due]))
+            await self._bury()
+        return forgotten
 
     # What happens
 
@@ -507,6 +519,21 @@ def _forgetting(conn_id: str) -> Callable[[Transaction], None]:
         tx.delete(book.LEFT, conn_id)
         tx.delete(book.MEMBERS, conn_id)
         holding.forget(tx, conn_id)
+
+    return forget
+
+
+def _forgetting_unfinished(accepted: Sequence[str]) -> Callable[[Transaction], int]:
+    def forget(tx: Transaction) -> int:
+        forgotten = 0
+        for key in accepted:
+            tx.delete(book.ACCEPTED, key)
+            contact = book.find_contact(tx, key.partition(" ")[2])
+            if contact is not None and contact.state is ContactState.CONNECTING:
+                tx.delete(book.CONTACTS, contact.id)
+                tx.put(book.LEFT, contact.id, b"")
+                forgotten += 1
+        return forgotten
 
     return forget
 

@@ -226,6 +226,7 @@ class Draft:
                 welcome_id=asked.welcome_id,
             )
             book.save_contact(tx, contact)
+            book.note_accepted(tx, contact, self._ourselves.now())
 
         self.add(change)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from blindpost.agent import Agent, ContactRequest
 from blindpost.chat.codec.bodies import write_info
@@ -19,8 +20,9 @@ DESCRIPTION_MAX = 160
 class Ourselves:
     """What a draft needs at commit."""
 
-    def __init__(self, agent: Agent, profile: Profile) -> None:
+    def __init__(self, agent: Agent, profile: Profile, now: Callable[[], float]) -> None:
         self.agent = agent
+        self.now = now
         self.requests: dict[str, ContactRequest] = {}
         self.set_profile(profile)
 
