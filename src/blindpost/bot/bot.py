@@ -67,6 +67,7 @@ from blindpost.chat import (
     Trouble,
 )
 from blindpost.chat.codec.profiles import BOT
+from blindpost.wire.errors import WireError
 from blindpost.wire.value import Value
 
 log = logging.getLogger("blindpost.bot")
@@ -367,9 +368,13 @@ class Bot:
     async def _tidy(self) -> None:
         """Strangers who ask and never come must not fill the store."""
         while True:
-            forgotten = await self.chats.agent.lasting(self.chats.forget_unfinished)
-            if forgotten:
-                log.info("contacts who never connected are forgotten: %d", forgotten)
+            try:
+                forgotten = await self.chats.agent.lasting(self.chats.forget_unfinished)
+            except (AgentError, WireError) as error:  # suspended, or a row that cannot be read
+                log.warning("contacts who never connected are forgotten later: %s", error)
+            else:
+                if forgotten:
+                    log.info("contacts who never connected are forgotten: %d", forgotten)
             await asyncio.sleep(TIDY_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
