@@ -14,10 +14,11 @@ from blindpost.client.errors import (
     ResponseTimeoutError,
     UnexpectedResponseError,
 )
+from blindpost.client.inflight import Awaited
 from blindpost.client.options import Bounds, Timing
 from blindpost.crypto.block_chain import router_chains
 from blindpost.wire.primitives import Writer
-from blindpost.wire.smp.commands import ACK, DEL, GET, OFF, SUB
+from blindpost.wire.smp.commands import ACK, DEL, GET, OFF, SUB, Command
 from blindpost.wire.smp.errors import BLOCKED, NO_ENTITY, SYNTAX, UNKNOWN_COMMAND, BlockingReason, Code
 from blindpost.wire.smp.responses import (
     ALLS,
@@ -237,3 +238,27 @@ async def test_a_block_that_does_not_open_is_reported_and_the_next_is_read() -> 
         router.push(queue_id(2), END())
         assert await client.next_event() == Unexpected(b"", Garbled(Code.BLOCK))
         assert await client.next_event() == Push(queue_id(2), END())
+
+
+@virtual
+async def test_a_response_that_arrives_as_its_caller_is_cancelled_is_late() -> None:
+    """It was handed over, and the caller does not go on with it."""
+    async with smp_pair() as (client, router):
+        calls: list[Call[Command]] = [Call(ACK(bytes(24)), queue_id(1), KEY), Call(DEL(), queue_id(2), KEY)]
+        waiting = asyncio.create_task(client.send_many(calls))
+        asked = await router.until_requests(2)
+        settle = Awaited.settle
+
+        def cancelling(awaited: Any, result: Any) -> bool:
+            settled = settle(awaited, result)
+            waiting.cancel()
+            return settled
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Awaited, "settle", cancelling)
+            router.reply(asked[0], OK())
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert await client.next_event() == Late(ACK(bytes(24)), queue_id(1), OK())
+        router.reply(asked[1], OK())
+        assert await client.next_event() == Late(DEL(), queue_id(2), OK())

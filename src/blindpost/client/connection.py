@@ -118,7 +118,8 @@ class AnyClient(Handler, Generic[C, R]):
         """One result for each call, in their order: the response, or why there is none.
 
         All travel in the fewest blocks, in this order, together with what other callers send. A caller that
-        is cancelled takes back what was not sent; responses to the rest come as `Late` events.
+        is cancelled takes back what was not sent; responses to the rest, also those that have just arrived,
+        come as `Late` events.
         """
         all_awaited = [self._submit(call) for call in calls]
         if not all_awaited:
@@ -129,6 +130,8 @@ class AnyClient(Handler, Generic[C, R]):
             for awaited in all_awaited:
                 awaited.result.cancel()
                 self._unsent.pop(awaited, None)
+                if awaited.response is not None:
+                    self._events.put(Late(awaited.call.command, awaited.entity_id, awaited.response))
             raise
 
     async def next_event(self) -> Event[R, C]:
@@ -276,6 +279,8 @@ class AnyClient(Handler, Generic[C, R]):
             return
         awaited = self._in_flight.answered(corr_id)
         if awaited is not None and awaited.settle(self._result(awaited, entity_id, content)):
+            if entity_id == awaited.entity_id and not isinstance(content, Garbled):
+                awaited.response = content
             return
         awaited = awaited or self._in_flight.late(corr_id)
         if awaited is None or entity_id != awaited.entity_id or isinstance(content, Garbled):

@@ -14,7 +14,7 @@ from blindpost.wire.primitives import Writer
 class Awaited(Generic[C, R]):
     """A call and the place where its caller waits for the result."""
 
-    __slots__ = ("block", "call", "corr_id", "entity_id", "result", "timeout_s", "transmission")
+    __slots__ = ("block", "call", "corr_id", "entity_id", "response", "result", "timeout_s", "transmission")
 
     def __init__(
         self, call: Call[C], entity_id: bytes, timeout_s: float, result: asyncio.Future[R | Failure]
@@ -23,6 +23,8 @@ class Awaited(Generic[C, R]):
         self.entity_id = entity_id
         self.timeout_s = timeout_s
         self.result = result
+        self.response: R | None = None
+        """What came, until its caller goes on with it."""
         self.corr_id = b""
         self.transmission: Writer | None = None
         self.block: _Block[C, R] | None = None
