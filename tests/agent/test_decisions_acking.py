@@ -36,6 +36,7 @@ class Sessions:
     def __init__(self) -> None:
         self.answer: Any = OK()
         self.connects = True
+        self.takes_s = 0.25
         self.asked: list[bytes] = []
         self.handed: list[tuple[bytes, MSG]] = []
         self.client = self
@@ -54,6 +55,7 @@ class Sessions:
         assert (call.entity_id, call.key) == (rcv_queue().rcv_id, rcv_queue().key)
         assert isinstance(call.command, ACK)
         self.asked.append(call.command.msg_id)
+        await asyncio.sleep(self.takes_s)
         return [self.answer]
 
     async def hand_over(self, session: Any, some: list[tuple[bytes, MSG]]) -> None:
@@ -67,7 +69,8 @@ class Acking(Desk):
     def __init__(self, store: AgentStore) -> None:
         super().__init__(store)
         self.sessions, self.known = Sessions(), cast(list[bytes], [])
-        self._acks = Acks(self.ground, cast(Any, self.sessions), cast(Any, self))
+        self.answers: list[tuple[str, object, float]] = []
+        self._acks = Acks(self.ground, cast(Any, self.sessions), cast(Any, self), self.answered)
         self.receives()
         self.take(self.said(AMsg(b"first")))
         (event,) = self.events
@@ -75,6 +78,10 @@ class Acking(Desk):
         self.number = event.msg.id
         with self.change() as tx:
             acknowledge(tx, CONN, self.number, None)
+
+    def answered(self, conn_id: str, response: object, taken_s: float) -> None:
+        """What looks for flows is told."""
+        self.answers.append((conn_id, response, taken_s))
 
     def acknowledged(self, queue: RcvQueue, broker_id: bytes) -> None:
         """What reads notifications is told."""
@@ -125,6 +132,7 @@ def test_the_answer_is_the_next_message(acking: Acking) -> None:
     acking.sessions.answer = MSG(b"next", b"body")
     acking.run()
     assert acking.sessions.handed == [(rcv_queue().rcv_id, MSG(b"next", b"body"))]
+    assert acking.answers == [(CONN, MSG(b"next", b"body"), acking.sessions.takes_s)]
     assert acking.is_done
 
 

@@ -223,3 +223,37 @@ async def test_copies_that_went_with_their_acknowledgement_are_no_pressure(reade
     for number in (2, 3):
         reader.stream.acknowledged(str(number), number)
     assert (await reader.rest(), reader.pressed) == ([], [True, False])
+
+
+# Shown again
+
+
+@with_reader
+async def test_a_message_that_was_shown_again_is_dropped_once_when_its_router_brings_it(
+    reader: Reader,
+) -> None:
+    reader.stream.put_again(message(1))
+    for number in (1, 2, 1):
+        reader.stream.put(message(number))
+    assert await reader.rest() == [message(1), message(2), message(1)]
+
+
+@with_reader
+async def test_of_what_was_shown_again_and_acknowledged_nothing_is_known(reader: Reader) -> None:
+    reader.stream.put_again(message(1))
+    reader.stream.acknowledged("one", 1)
+    reader.stream.put(message(1))
+    assert await reader.rest() == [message(1)]
+
+
+@with_reader
+async def test_there_is_room_until_so_many_events_wait_and_when_half_of_them_went(reader: Reader) -> None:
+    for number in range(4):
+        await reader.stream.has_room()
+        reader.stream.put(message(number))
+    waiting = asyncio.create_task(reader.stream.has_room())
+    for left in (3, 2):
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), left + 1
+        await reader.take()
+    await waiting

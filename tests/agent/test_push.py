@@ -19,11 +19,14 @@ from blindpost.wire.ntf.pushes import (
     encode_apns_body,
     encode_items,
 )
+from blindpost.wire.smp.responses import MSG
 from tests.support.agent.phones import ONE, Phone, phones
 from tests.support.ntf.routers import SMP
 
 
-async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flowing", [False, True])
+async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path, flowing: bool) -> None:
+    """Also where its router seemed to send one message after the other."""
     async with phones(tmp_path) as (world, phone):
         alice, conn = await world.friend(phone)
         assert await phone.agent.register_push(ONE) == REGISTERED
@@ -35,6 +38,8 @@ async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path) -> N
         await world.send(alice, b"again")
         assert news.conn.id == conn.id
         assert phone.bodies == [], "nothing but a name came with the push"
+        if flowing:
+            phone.rt._calls._flows.answered(conn.id, MSG(b"id", b"body"), 0.0)
         fetched = await news.fetch()
         assert fetched is not None
         assert (fetched.broker_id, fetched.broker_ts) == (news.broker_id, news.broker_ts)

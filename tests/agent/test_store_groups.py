@@ -245,6 +245,49 @@ def test_what_was_only_written_is_synced_for_who_waits_for_it(bench: Bench) -> N
     bench.run(main())
 
 
+@pytest.mark.parametrize("grows", [0, 3])
+def test_a_sync_takes_along_what_is_about_to_be_committed(bench: Bench, grows: int) -> None:
+    """One for both, whoever asked first."""
+
+    async def main() -> None:
+        first = bench.change()
+        await first.written()
+        waiting = [started(first.durable()), started(bench.change().durable())]
+        for _ in range(grows):
+            await asyncio.sleep(0)
+            bench.change()
+        await settled()
+        assert (bench.stored, bench.busy) == (2 + grows, 1)
+        await bench.let_go()
+        await asyncio.gather(*waiting)
+        assert (bench.syncs, bench.busy) == (1, 0)
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["taken back", "refused"])
+def test_what_fails_keeps_nobody_from_the_sync_that_it_was_to_share(bench: Bench, refused: bool) -> None:
+    async def main() -> None:
+        first = bench.change()
+        await first.written()
+        waiting, second = started(first.durable()), started(bench.change().durable())
+        for _ in range(3):
+            await asyncio.sleep(0)
+            bench.change()
+        assert bench.busy == 0, "it waits for the second"
+        if refused:
+            bench.full = True
+        else:
+            stumble(bench, sure=True)
+        await settled()
+        assert bench.busy == 1
+        await bench.let_go()
+        await waiting
+        assert await told(second) == (FULL if refused else "it was taken back")
+
+    bench.run(main())
+
+
 def test_what_comes_during_a_sync_is_the_next(bench: Bench) -> None:
     """It is not even committed before: others may join it."""
 

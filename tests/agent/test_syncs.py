@@ -27,15 +27,15 @@ class SlowDisk:
 
     def __init__(self, party: Party) -> None:
         self._store: AgentStore = party.rt.ground.store
-        self._real = self._store.sync
-        self._store.sync = self._hold  # type: ignore[method-assign]
+        self._real = self._store._begin_sync
+        self._store._begin_sync = self._hold  # type: ignore[method-assign]
         self.asked = 0
 
     def _hold(self) -> None:
         self.asked += 1
 
     def go_on(self) -> None:
-        self._store.sync = self._real  # type: ignore[method-assign]
+        self._store._begin_sync = self._real  # type: ignore[method-assign]
         self._real()
 
 

@@ -11,6 +11,7 @@ from blindpost.agent.handshake.joining import accept_request, pq_offered
 from blindpost.agent.links.creating import Links, LinkWishes
 from blindpost.agent.machines import Move
 from blindpost.agent.messages.acking import acknowledge
+from blindpost.agent.messages.flows import Flows
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnId, ConnType, RcvQueue, Whole
 from blindpost.agent.notifications.push import PushNotifications
@@ -41,6 +42,7 @@ class ConnectionCalls:
         deletion: Deletion,
         push: PushNotifications,
         reading: Reading,
+        flows: Flows,
     ) -> None:
         self._ground = ground
         self._subscriptions = subscriptions
@@ -50,6 +52,7 @@ class ConnectionCalls:
         self._deletion = deletion
         self._push = push
         self._reading = reading
+        self._flows = flows
 
     def _whole(self, conn_id: ConnId) -> Whole:
         return connections.load_whole(self._ground.store.reading, conn_id)
@@ -84,6 +87,8 @@ class ConnectionCalls:
 
     async def ack(self, conn_id: ConnId, msg_id: int, receipt: bytes | None) -> None:
         self._ground.awake()
+        if receipt is None and await self._flows.acknowledge(conn_id, msg_id):
+            return
         async with self._ground.locked(conn_id):
             with self._ground.joined(sure=receipt is None) as tx:
                 acknowledge(tx, conn_id, msg_id, receipt)

@@ -16,7 +16,9 @@ from blindpost.agent.links import creating
 from blindpost.agent.links.reading import LinkReader
 from blindpost.agent.messages import acking
 from blindpost.agent.messages.delivery import DeliveryWorkers
+from blindpost.agent.messages.flows import Flows
 from blindpost.agent.messages.receiving import Reception
+from blindpost.agent.messages.retelling import Retelling
 from blindpost.agent.model import ConnId
 from blindpost.agent.notifications.push import PushNotifications
 from blindpost.agent.notifications.reading import Reading
@@ -76,7 +78,8 @@ class Core:
         self.reception = Reception(ground, draining)
         reading = Reading(ground, subscriptions)
         self.push = PushNotifications(ground, sessions, reading, [address.server for address in ntf_servers])
-        acks = acking.Acks(ground, sessions, reading)
+        flows = Flows(ground, sessions, reading)
+        acks = acking.Acks(ground, sessions, reading, flows.answered)
         self.rotation = Rotation(ground)
         self.sync = Synchronisation(ground)
         self.deletion = Deletion(ground, subscriptions)
@@ -104,9 +107,11 @@ class Core:
             deletion=self.deletion,
             push=self.push,
             reading=reading,
+            flows=flows,
         )
         ground.stream.pressure.listen(self._pressed)
         ground.tell_again()
+        self._retelling = Retelling(ground)
         self._unclaimed = connections.unclaimed(store.reading)
         if store.is_copy:
             ground.keep(partial(self.sync.finish_as_copy, self.sync.begin_as_copy()))
@@ -129,6 +134,7 @@ class Core:
         ground = self.ground
         for conn_id in self._unclaimed:
             ground.keep(partial(self._take_back, conn_id))
+        ground.keep(self._retelling.run)
         self.commands.resume()
         self.delivery.resume()
         ground.keep(self.rotation.keep_going)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from blindpost.agent.errors import (
     AgentError,
     ConnectionCode,
@@ -79,6 +82,7 @@ def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None, *, 
         raise ConnError(ConnectionCode.NOT_FOUND, "there is no such message, or it was acknowledged")
     if receipt is not None and message.kind is not MessageKind.A_MSG:
         raise prohibited("only messages of the peer's application can have receipts")
+    messages.acknowledging(tx, conn_id, msg_id)
     if not message.user_ack:
         tx.acknowledged(conn_id, msg_id)
         if receipt is not None and _can_receipt(whole):
@@ -94,13 +98,18 @@ def acknowledge(tx: Tx, conn_id: ConnId, msg_id: int, receipt: bytes | None, *, 
         ack_later(tx, queue, message.broker_id, msg_id)
 
 
+Answered = Callable[[ConnId, object, float], None]
+"""Told of each connection what its router answered to an acknowledgement, and after how long."""
+
+
 class Acks:
     """Acknowledges messages to routers."""
 
-    def __init__(self, ground: Ground, sessions: Sessions, reading: Reading) -> None:
+    def __init__(self, ground: Ground, sessions: Sessions, reading: Reading, answered: Answered) -> None:
         self._ground = ground
         self._sessions = sessions
         self._reading = reading
+        self._answered = answered
 
     async def run_ack(self, command: StoredCommand) -> None:
         ack = decode_whole(command.content, _read_ack)
@@ -119,9 +128,11 @@ class Acks:
         server, call = queue.server, Call(ACK(broker_id), queue.rcv_id, queue.key)
         try:
             session = await self._sessions.session(self._sessions.key(queue.user_id, server, queue.conn_id))
+            began = asyncio.get_running_loop().time()
             (response,) = await session.client.send_many([call])
         except TransportError as failure:
             raise network_error(server, failure) from failure
+        self._answered(queue.conn_id, response, asyncio.get_running_loop().time() - began)
         if isinstance(response, MSG):
             self._ground.spawn(self._sessions.hand_over(session, [(queue.rcv_id, response)]))
         elif isinstance(response, ClientError | TransportError):

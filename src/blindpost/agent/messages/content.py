@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from enum import Enum
 
-from blindpost.agent.connection import ReceivedMessage
+from blindpost.agent.connection import Connection, ReceivedMessage
 from blindpost.agent.errors import InternalError, ProtocolCode, ProtocolError
 from blindpost.agent.events import (
     DeliveryReceipt,
@@ -20,6 +20,7 @@ from blindpost.agent.messages.sending import KINDS
 from blindpost.agent.model import ConnType, MessageKind, RcvQueue, RcvSwitch, Whole
 from blindpost.agent.rotation import rotation
 from blindpost.agent.store import awaited, connections, messages
+from blindpost.agent.store.database import Db
 from blindpost.agent.store.messages import RcvMessage
 from blindpost.agent.store.rotation import is_left
 from blindpost.agent.sync import synchronisation
@@ -107,7 +108,9 @@ def received(
     )
     if isinstance(body, AMsg):
         messages.insert_rcv(tx, record, stored, (last_id, last_hash), arrival.encrypted_hash, arrival.ratchet)
-        tx.emit(Received(tx.handle(conn_id), shown(tx, whole, stored)))
+        tx.group.names.add((conn_id, internal_id))
+        conn = tx.handle(conn_id)
+        tx.emit(Received(conn, shown(conn, stored)))
         return Fate.PENDING
     connections.set_last_rcv(tx, record, last_id, last_hash)
     messages.remember_hash(tx, conn_id, arrival.encrypted_hash, tx.now)
@@ -132,10 +135,10 @@ def _dispatched(tx: Tx, whole: Whole, arrival: Arrival, message: AgentMessage, s
     return Fate.ACK
 
 
-def shown(tx: Tx, whole: Whole, stored: RcvMessage) -> ReceivedMessage:
+def shown(conn: Connection, stored: RcvMessage) -> ReceivedMessage:
     """A stored message as the application gets it."""
     return ReceivedMessage(
-        conn=tx.handle(whole.conn_id),
+        conn=conn,
         id=stored.internal_id,
         body=stored.body,
         integrity=load_integrity(stored.integrity),
@@ -167,7 +170,8 @@ def _receipts(tx: Tx, whole: Whole, stored: RcvMessage, receipts: tuple[Receipt,
         return Fate.ACK
     record = connections.load(tx, whole.conn_id)
     messages.insert_rcv(tx, record, stored, (record.last_external_id, record.last_rcv_hash))
-    tx.emit(ReceiptsReceived(tx.handle(whole.conn_id), shown(tx, whole, stored), tuple(valid)))
+    conn = tx.handle(whole.conn_id)
+    tx.emit(ReceiptsReceived(conn, shown(conn, stored), tuple(valid)))
     return Fate.PENDING
 
 
@@ -199,11 +203,16 @@ def redelivered(tx: Tx, whole: Whole, stored: RcvMessage) -> Fate:
         tx.failed(conn_id, ProtocolError(ProtocolCode.A_DUPLICATE, dropped))
         messages.delete(tx, conn_id, stored.internal_id)
         return Fate.ACK
-    message = shown(tx, whole, stored)
-    if stored.kind is MessageKind.A_RCVD:
-        told = messages.receipts_in(tx, conn_id, stored.internal_id)
-        receipts = tuple(DeliveryReceipt(sent, ReceiptStatus(status)) for sent, status in told)
-        tx.emit(ReceiptsReceived(message.conn, message, receipts))
-    else:
-        tx.emit(Received(message.conn, message))
+    tx.emit(shown_again(tx, tx.handle(conn_id), stored))
     return Fate.PENDING
+
+
+def shown_again(db: Db, conn: Connection, stored: RcvMessage) -> Received | ReceiptsReceived:
+    """What the program was told of a stored message, or of receipts."""
+    message = shown(conn, stored)
+    if stored.kind is not MessageKind.A_RCVD:
+        return Received(conn, message)
+    told = messages.receipts_in(db, conn.id, stored.internal_id)
+    return ReceiptsReceived(
+        conn, message, tuple(DeliveryReceipt(sent, ReceiptStatus(status)) for sent, status in told)
+    )

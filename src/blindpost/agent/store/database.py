@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blindpost.agent.errors import InactiveError
+from blindpost.agent.model import ConnId
 from blindpost.agent.store import lives
 from blindpost.agent.store.grouping import PARTS_MAX, UNSYNCED_MAX, Group
 from blindpost.agent.store.remembering import RememberingConnection
@@ -71,8 +72,12 @@ class Db:
 class AgentStore:
     """One agent's connections, keys and messages. This process is the only one that has it open."""
 
-    def __init__(self, file: SqliteStore, vault: Vault) -> None:
+    def __init__(self, file: SqliteStore, vault: Vault, *, was_cut: bool) -> None:
         self._file = file
+        self.was_cut = was_cut
+        """Whether the program was killed the last time, or had told a router something that is not stored."""
+        self.unsure: set[tuple[ConnId, int]] = set()
+        """Of which messages routers were told that the program is done with them, and it is not stored."""
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
         self._closed = False
@@ -84,6 +89,7 @@ class AgentStore:
         """Groups that a power loss would take back."""
         self._under_sync: list[Group] = []
         """Those of them that the thread is about to make durable."""
+        self._sync_planned = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._broken: StoreFailedError | None = None
         self.on_break: Callable[[StoreFailedError], None] | None = None
@@ -112,6 +118,7 @@ class AgentStore:
                 sql.execute("INSERT OR IGNORE INTO settings (name, value) VALUES ('made', x'01')")
                 if lives.is_other_file(sql, path):
                     sql.execute(MARK_COPY, (COPY,))
+                was_cut = not lives.ended_surely(sql)
                 life = lives.begin(sql, path, entropy)
             lives.finish(path, life)
             if first is not None:
@@ -121,7 +128,7 @@ class AgentStore:
         except BaseException:
             file.close()
             raise
-        return cls(file, vault)
+        return cls(file, vault, was_cut=was_cut)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Db]:
@@ -181,6 +188,7 @@ class AgentStore:
         self._file.rollback()
         if group is not None:
             group.ended(failure)
+        self._sync_if_due()
 
     def _write(self) -> None:
         """Commit the group, then do what follows from it."""
@@ -191,6 +199,7 @@ class AgentStore:
             self._file.commit()
         except StoreFailedError as failure:
             group.ended(failure)
+            self._sync_if_due()
             raise
         if self._erasing is None:
             with contextlib.suppress(RuntimeError):  # outside of a loop closing the store erases
@@ -225,9 +234,20 @@ class AgentStore:
 
     def _sync_if_due(self) -> None:
         if len(self._committed) >= UNSYNCED_MAX or any(group.awaited for group in self._committed):
-            self.sync()
+            self._begin_sync()
 
     def sync(self) -> None:
+        """Make durable what is committed; a commit that comes in this moment is taken along."""
+        if not self._sync_planned:
+            self._sync_planned = True
+            asyncio.get_running_loop().call_soon(self._sync_now)
+
+    def _sync_now(self) -> None:
+        self._sync_planned = False
+        if self._group is None or not self._group.hurried:
+            self._begin_sync()
+
+    def _begin_sync(self) -> None:
         """Let the thread make durable what is committed; what comes meanwhile is next."""
         if self._under_sync or not self._committed:
             return
@@ -329,6 +349,8 @@ class AgentStore:
             if self._broken is None and not self._closed:
                 with self._file.transaction() as sql:
                     life = lives.begin(sql, self._file.path, system_entropy)
+                    if not self.unsure:
+                        lives.end_surely(sql)
                 ended = life  # only what was committed may stand beside it
         except StoreFailedError as error:
             log.warning("what nobody waited for was not stored, and will be done again: %s", error)

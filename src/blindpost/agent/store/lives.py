@@ -14,7 +14,7 @@ from pathlib import Path
 from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 
-_LIFE, _BEFORE, _PLACE = "life", "life_before", "life_place"
+_LIFE, _BEFORE, _PLACE, _ENDED = "life", "life_before", "life_place", "life_ended"
 _SIZE = 16
 _PRIVATE = 0o600
 
@@ -38,6 +38,17 @@ def begin(sql: sqlite3.Connection, path: Path, entropy: Entropy) -> bytes:
     for name, value in ((_LIFE, life), (_BEFORE, before), (_PLACE, _place_of(path))):
         sql.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", (name, value))
     return life
+
+
+def ended_surely(sql: sqlite3.Connection) -> bool:
+    """Whether the life before was closed, and knew of everything what became of it; asked once, at the start
+    of the next one."""
+    return sql.execute("DELETE FROM settings WHERE name = ?", (_ENDED,)).rowcount == 1
+
+
+def end_surely(sql: sqlite3.Connection) -> None:
+    """Nothing is under way whose outcome is not stored."""
+    sql.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, x'01')", (_ENDED,))
 
 
 def finish(path: Path, life: bytes) -> None:

@@ -474,11 +474,9 @@ class ToAcknowledge(NamedTuple):
 
 
 def to_acknowledge(db: Db, conn_id: ConnId, internal_id: int) -> ToAcknowledge | None:
-    """For an acknowledgement that is now stored: a message that came a moment ago is not read again."""
-    key = (conn_id, internal_id)
-    waiting: ToAcknowledge | None = db.sql.of_message(_TO_ACKNOWLEDGE, key, None)
+    """A message that came a moment ago is not read again."""
+    waiting: ToAcknowledge | None = db.sql.of_message(_TO_ACKNOWLEDGE, (conn_id, internal_id), None)
     if waiting is not None:
-        db.sql.forget_message(_TO_ACKNOWLEDGE, key)
         return waiting
     found = find_rcv(db, conn_id, internal_id)
     if found is None:
@@ -486,6 +484,28 @@ def to_acknowledge(db: Db, conn_id: ConnId, internal_id: int) -> ToAcknowledge |
     return ToAcknowledge(
         found.kind, found.external_id, found.broker_id, found.queue_number, found.msg_hash, found.user_ack
     )
+
+
+def acknowledging(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    """The acknowledgement of a message is now stored, and marks it."""
+    db.sql.forget_message(_TO_ACKNOWLEDGE, (conn_id, internal_id))
+
+
+def acknowledged(db: Db, conn_id: ConnId, internal_id: int) -> None:
+    """The router knows that the program is done with a message. What is remembered of others stays."""
+    db.sql.execute_known("DELETE FROM messages WHERE conn_id = ? AND internal_id = ?", (conn_id, internal_id))
+    acknowledging(db, conn_id, internal_id)
+
+
+def unacknowledged(db: Db) -> list[tuple[ConnId, int, int]]:
+    """What was shown and not acknowledged, with how often its router brought it again."""
+    query = (
+        "SELECT r.conn_id, r.internal_id, r.receive_attempts FROM rcv_messages r"
+        " JOIN connections c ON c.conn_id = r.conn_id"
+        " WHERE r.user_ack = 0 AND c.deleted = 0 AND c.deleted_at_wait_delivery IS NULL"
+        " ORDER BY r.conn_id, r.internal_id"
+    )
+    return db.sql.execute(query).fetchall()
 
 
 def find_by_broker_id(db: Db, conn_id: ConnId, queue_number: int, broker_id: bytes) -> RcvMessage | None:

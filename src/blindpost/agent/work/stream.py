@@ -33,6 +33,10 @@ class EventStream:
         self._messages: Counter[tuple[ConnId, int]] = Counter()
         """Which messages wait for the program: one that it has not acknowledged when its router comes back
         arrives a second time."""
+        self._again: set[tuple[ConnId, int]] = set()
+        """Which messages were shown again before their routers brought them again."""
+        self._room = asyncio.Event()
+        self._room.set()
         self._last: int | None = None
         self._taker: asyncio.Event = asyncio.Event()
         self._closed = False
@@ -64,9 +68,19 @@ class EventStream:
                 return
         self._append((event, row))
 
+    def put_again(self, event: Received | ReceiptsReceived) -> None:
+        """A message from the store. Its router may bring it once more: the program has it then."""
+        self.put(event)
+        self._again.add((event.conn.id, event.msg.id))
+
+    async def has_room(self) -> None:
+        """Wait while too many events wait for the program."""
+        await self._room.wait()
+
     def acknowledged(self, conn_id: ConnId, msg_id: int) -> None:
         """The program is done with a message: copies that wait are not given to it any more."""
         key = (conn_id, msg_id)
+        self._again.discard(key)
         if self._messages[key]:
             waiting, self._events = self._events, deque()
             for event, row in waiting:
@@ -78,13 +92,17 @@ class EventStream:
         del self._messages[key]
 
     def _append(self, kept: _Kept) -> None:
-        self._events.append(kept)
         message = _message_of(kept[0])
+        if message in self._again:
+            self._again.discard(message)
+            return
+        self._events.append(kept)
         if message is not None:
             self._messages[message] += 1
         self._taker.set()
         if len(self._events) >= self._most and not self._is_full:
             self._is_full = True
+            self._room.clear()
             self.pressure.tell(True)
 
     def close(self) -> None:
@@ -118,4 +136,5 @@ class EventStream:
     def _relieve(self) -> None:
         if self._is_full and len(self._events) <= self._most // 2:
             self._is_full = False
+            self._room.set()
             self.pressure.tell(False)

@@ -1,0 +1,493 @@
+"""Messages that come one after the other: one commit and one sync each, and nothing is lost in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from blindpost.agent import Connection, Failed, MsgOk, ReceiptsReceived, Received
+from blindpost.agent.errors import ConnError
+from blindpost.agent.messages import flows
+from blindpost.agent.messages.flows import Flows
+from blindpost.agent.messages.retelling import Retelling
+from blindpost.agent.store import deletion, messages
+from blindpost.agent.work.suspension import Operation
+from blindpost.client.calls import Call, Failure
+from blindpost.client.errors import ResponseTimeoutError
+from blindpost.client.smp import SmpClient
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.contract import Durability
+from blindpost.store.sqlite import SqliteStore
+from blindpost.testing import Link, Network
+from blindpost.wire.smp.commands import ACK, SEND, Command
+from blindpost.wire.smp.responses import MSG, Response
+from tests.support.agent.agents import Party, connect, on_network, party, quick_config, recorded, two_parties
+from tests.support.client.scripted_router import settle, virtual
+
+
+@asynccontextmanager
+async def waiting(
+    folder: Path, count: int, network: Network | None = None, durability: Durability = Durability.OS
+) -> AsyncIterator[tuple[Party, Connection]]:
+    """Somebody for whom so many messages wait, one of them shown; and who sent them."""
+    config = quick_config(durability=durability)
+    async with two_parties(folder, config, config, network=network) as (alice, bob):
+        ours, _ = await connect(alice, bob)
+        await settle()
+        for number in range(count):
+            await ours.send(b"%d" % number)
+        await alice.agent.flush()
+        yield bob, ours
+
+
+def content(event: Received) -> tuple[bytes, object]:
+    return event.msg.body, event.msg.integrity
+
+
+def right(*numbers: int) -> list[tuple[bytes, object]]:
+    return [(b"%d" % number, MsgOk()) for number in numbers]
+
+
+@contextmanager
+def counted(of: Party, name: str) -> Iterator[list[None]]:
+    """Each call of this method of a party's file."""
+    seen: list[None] = []
+    original = getattr(SqliteStore, name)
+
+    def counting(file: SqliteStore) -> None:
+        if file is of.rt.ground.store._file:
+            seen.append(None)
+        original(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteStore, name, counting)
+        yield seen
+
+
+@contextmanager
+def stopped(before: int, *, heard: bool) -> Iterator[asyncio.Event]:
+    """Acknowledgements go through so often; then a router says nothing any more, though it may have heard."""
+    original, left, reached = SmpClient.send_many, before, asyncio.Event()
+
+    async def send_many(client: SmpClient, calls: Iterable[Call[Command]]) -> list[Response | Failure]:
+        nonlocal left
+        listed = list(calls)
+        if isinstance(listed[0].command, ACK):
+            left -= 1
+            if left < 0:
+                if heard:
+                    await original(client, listed)
+                reached.set()
+                await asyncio.Event().wait()
+        return await original(client, listed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SmpClient, "send_many", send_many)
+        yield reached
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No commit comes about."""
+
+    def commit(file: SqliteStore) -> None:
+        file.rollback()
+        raise file.failed(sqlite3.OperationalError("the disk is full"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteStore, "commit", commit)
+        yield
+
+
+async def received(of: Party) -> Received:
+    """The next message, whatever else was told before it."""
+    while True:
+        event = await of.next()
+        if isinstance(event, Received):
+            return event
+
+
+def in_flow(of: Party, conn: Connection) -> None:
+    """As if a router had just answered an acknowledgement with the next message."""
+    of.rt._calls._flows.answered(conn.id, MSG(b"id", b"body"), 0.0)
+
+
+async def nothing_for(party: Party) -> None:
+    """No message comes for a while."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(received(party), 60)
+
+
+def killed(folder: Path, at: Path) -> None:
+    """What `kill -9` leaves of an agent, elsewhere: all that was committed. The file was not copied, for it
+    does not know where it was."""
+    for left in folder.glob("b.db*"):
+        shutil.copy(left, at.with_name(left.name.replace("b.db", at.name)))
+    with contextlib.closing(sqlite3.connect(at)) as file, file:
+        file.execute("DELETE FROM settings WHERE name LIKE 'life%'")
+
+
+@virtual
+async def test_a_message_is_one_commit_and_one_sync(tmp_path: Path) -> None:
+    """The first one tells that more come; the last one is acknowledged when nothing comes after it."""
+    async with waiting(tmp_path, 22, durability=Durability.FULL) as (bob, _):
+        assert [content(await bob.message())] == right(0)
+        with counted(bob, "commit") as commits, counted(bob, "sync") as syncs:
+            acking = []
+            for number in range(1, 22):
+                event = await bob.message(ack=False)
+                assert content(event) == (b"%d" % number, MsgOk())
+                acking.append(asyncio.create_task(event.msg.ack()))
+            await asyncio.gather(*acking)
+        assert len(commits) <= 23
+        assert len(syncs) <= 23
+
+
+@virtual
+async def test_one_after_the_other_they_are_one_commit_each_too(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 12, durability=Durability.FULL) as (bob, _):
+        with counted(bob, "commit") as commits:
+            assert [content(await bob.message()) for _ in range(12)] == right(*range(12))
+        assert len(commits) <= 15
+
+
+@virtual
+async def test_the_router_is_told_when_the_message_is_durable(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 4, durability=Durability.FULL) as (bob, _):
+        await bob.message()
+        store = bob.rt.ground.store
+        event = await bob.message(ack=False)
+        begin = store._begin_sync
+        asked: list[None] = []
+        store._begin_sync = lambda: asked.append(None)  # type: ignore[method-assign]
+        with recorded(bob) as sent:
+            acking = asyncio.create_task(event.msg.ack())
+            await settle()
+            assert asked
+            assert sent == []
+            store._begin_sync = begin  # type: ignore[method-assign]
+            begin()
+            await acking
+        assert [type(call.command) for call in sent] == [ACK]
+
+
+@virtual
+async def test_who_answers_what_it_acknowledges_needs_one_sync_for_both(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 6, durability=Durability.FULL) as (bob, _):
+        await bob.message()
+        for _ in range(3):
+            event = await bob.message(ack=False)
+            await settle()
+            with counted(bob, "sync") as syncs:
+                sending = asyncio.create_task(event.conn.send(b"answer"))
+                await asyncio.gather(event.msg.ack(), sending)
+            assert len(syncs) <= 2
+
+
+@virtual
+async def test_receipts_are_durable_before_a_router_is_told_too(tmp_path: Path) -> None:
+    config = quick_config(durability=Durability.FULL)
+    async with two_parties(tmp_path, config, config) as (alice, bob):
+        ours, _ = await connect(alice, bob)
+        await settle()
+        for _ in range(3):
+            await ours.send(b"told of")
+        got = [await bob.message(ack=False)]
+        for _ in range(2):
+            await got[-1].msg.ack(b"")
+            got.append(await bob.message(ack=False))
+        await got[-1].msg.ack(b"")
+        first = await alice.next_of(ReceiptsReceived)
+        in_flow(alice, ours)
+        store = alice.rt.ground.store
+        store._begin_sync = lambda: None  # type: ignore[method-assign]
+        with recorded(alice) as sent:
+            acking = asyncio.create_task(first.msg.ack())
+            await settle()
+            assert sent == []
+            acking.cancel()
+
+
+@virtual
+async def test_an_acknowledgement_that_waits_for_its_router_is_the_workers(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 3) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        send_many = SmpClient.send_many
+        asked: list[asyncio.Task[object] | None] = []
+
+        async def away(client: SmpClient, calls: Iterable[Call[Command]]) -> list[Response | Failure]:
+            listed = list(calls)
+            if not isinstance(listed[0].command, ACK):
+                return await send_many(client, listed)
+            asked.append(asyncio.current_task())
+            return [ResponseTimeoutError()]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SmpClient, "send_many", away)
+            await event.msg.ack()
+            await settle()
+            assert len(asked) == 2
+            in_flow(bob, event.conn)
+            await event.msg.ack()
+            assert asyncio.current_task() not in asked[1:]
+        assert content(await bob.message()) == (b"2", MsgOk())
+
+
+@virtual
+async def test_what_its_router_does_not_have_any_more_is_shown_again(tmp_path: Path) -> None:
+    """Killed when the router was told and nothing is stored of that."""
+    network = Network()
+    async with waiting(tmp_path, 5, network) as (bob, _):
+        assert content(await bob.message()) == (b"0", MsgOk())
+        event = await bob.message(ack=False)
+        snapshot = tmp_path / "left.db"
+        original = Flows._told
+
+        async def told(self: Flows, *place: object) -> object:
+            answer = await original(self, *place)  # type: ignore[arg-type]  # as they came
+            assert isinstance(answer, MSG)
+            killed(tmp_path, snapshot)
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Flows, "_told", told)
+            await event.msg.ack()
+        await bob.agent.close()
+        async with party(snapshot, config=on_network(network)) as again:
+            found = [content(await again.message()) for _ in range(4)]
+            await settle()
+            assert found == right(1, 2, 3, 4)
+            assert not [event for event in again.seen if isinstance(event, Failed)]
+
+
+@virtual
+async def test_what_its_router_still_has_is_shown_again_once(tmp_path: Path) -> None:
+    network = Network()
+    async with waiting(tmp_path, 3, network) as (bob, _):
+        await bob.message()
+        await bob.message(ack=False)
+        killed(tmp_path, tmp_path / "left.db")
+        await bob.agent.close()
+        async with party(tmp_path / "left.db", config=on_network(network)) as again:
+            event = await again.expect(Received)
+            assert content(event) == (b"1", MsgOk())
+            await nothing_for(again)
+            await event.msg.ack()
+            assert content(await again.message()) == (b"2", MsgOk())
+            shown = [event.msg.body for event in again.seen if isinstance(event, Received)]
+            assert shown == [b"1", b"2"]
+
+
+@virtual
+async def test_an_agent_on_its_way_to_rest_stores_what_it_will_acknowledge(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 3, durability=Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        with recorded(bob) as sent:
+            async with bob.rt.ground.operations.under_way(Operation.SENDING):
+                resting = asyncio.create_task(bob.agent.suspend(600))
+                await settle()
+                await asyncio.wait_for(event.msg.ack(), 60)
+            assert await resting
+            assert sent == []
+        bob.agent.resume()
+        assert (await received(bob)).msg.body == b"2"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@virtual
+async def test_a_connection_that_is_deleted_has_nothing_to_show_again(tmp_path: Path, waits: bool) -> None:
+    async with waiting(tmp_path, 1) as (bob, _):
+        event = await bob.message(ack=False)
+        store = bob.rt.ground.store
+        assert [name for name, _, _ in messages.unacknowledged(store.reading)] == [event.conn.id]
+        with store.transaction() as db:
+            if waits:
+                deletion.mark_waiting(db, event.conn.id, 1)
+            else:
+                deletion.mark(db, event.conn.id)
+        assert messages.unacknowledged(store.reading) == []
+
+
+@virtual
+async def test_a_message_that_cannot_be_read_keeps_no_other_from_being_shown_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_parties(tmp_path) as (alice, bob):
+        conns = [await connect(alice, bob) for _ in range(3)]
+        for number, (ours, _) in enumerate(conns):
+            await ours.send(b"%d" % number)
+            await bob.message(ack=False)
+        first, broken, last = sorted(range(3), key=lambda number: conns[number][1].id)
+        store = bob.rt.ground.store
+        store.was_cut = True
+        retelling = Retelling(bob.rt.ground)
+        with store.transaction() as db:
+            update = "UPDATE rcv_messages SET integrity = x'00' WHERE conn_id = ?"
+            db.sql.execute(update, (conns[broken][1].id,))
+        await retelling.run()
+        assert [(await received(bob)).msg.body for _ in range(2)] == [b"%d" % first, b"%d" % last]
+    assert "a stored message cannot be read" in caplog.text
+
+
+@virtual
+async def test_a_router_is_told_once_what_a_program_says_twice(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 3) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        with recorded(bob) as sent:
+            both = await asyncio.gather(event.msg.ack(), event.msg.ack(), return_exceptions=True)
+            assert [type(one) for one in both] == [type(None), ConnError]
+            with pytest.raises(ConnError, match="or it was acknowledged"):
+                await event.msg.ack()
+            await settle()
+        assert [type(call.command) for call in sent] == [ACK]
+
+
+@virtual
+async def test_a_receipt_that_is_asked_for_twice_is_sent_once(tmp_path: Path) -> None:
+    async with two_parties(tmp_path) as (alice, bob):
+        ours, _ = await connect(alice, bob)
+        await ours.send(b"told of")
+        event = await bob.message(ack=False)
+        with recorded(bob) as sent:
+            await asyncio.gather(event.msg.ack(b""), event.msg.ack(b""))
+            await bob.agent.flush()
+            await alice.next_of(ReceiptsReceived)
+        assert len([call for call in sent if isinstance(call.command, SEND)]) == 1
+
+
+@virtual
+async def test_so_many_are_shown_again_as_the_program_takes(tmp_path: Path) -> None:
+    network = Network()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        for number in range(5):
+            ours, _ = await connect(alice, bob)
+            await ours.send(b"%d" % number)
+            await bob.message(ack=False)
+        killed(tmp_path, tmp_path / "left.db")
+        few = on_network(network, quick_config(subscribe=False, events_max=2))
+        async with party(tmp_path / "left.db", config=few) as again:
+            await settle()
+            assert len(again.rt.ground.stream._events) == 2
+            found = [await again.message(ack=False) for _ in range(5)]
+            assert sorted(event.msg.body for event in found) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("since", ["brought", "being acknowledged", "acknowledged"])
+@virtual
+async def test_what_is_known_better_since_the_start_is_not_shown_again(tmp_path: Path, since: str) -> None:
+    network = Network()
+    async with waiting(tmp_path, 2, network) as (bob, _):
+        event = await bob.message(ack=False)
+        bob.rt.ground.store.was_cut = True
+        retelling = Retelling(bob.rt.ground)
+        if since == "brought":
+            for ends in network.connections:
+                ends[0].cut()
+            event = await received(bob)
+        with stopped(0 if since == "being acknowledged" else 1, heard=False):
+            if since != "brought":
+                await event.msg.ack()
+                await settle()
+            if since == "acknowledged":
+                assert content(await received(bob)) == (b"1", MsgOk())
+            await retelling.run()
+            await nothing_for(bob)
+
+
+@virtual
+async def test_after_a_proper_end_only_routers_bring_messages(tmp_path: Path) -> None:
+    network = Network()
+    async with waiting(tmp_path, 4, network) as (bob, _):
+        for _ in range(2):
+            await bob.message()
+        await bob.message(ack=False)
+        await bob.agent.close()
+        unsubscribed = on_network(network, quick_config(subscribe=False))
+        async with party(tmp_path / "b.db", config=unsubscribed) as again:
+            await nothing_for(again)
+        async with party(tmp_path / "b.db", config=on_network(network)) as again:
+            assert [content(await again.message()) for _ in range(2)] == right(2, 3)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@virtual
+async def test_a_silent_router_keeps_nobody_waiting(tmp_path: Path, heard: bool) -> None:
+    async with waiting(tmp_path, 3) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        await settle()
+        with stopped(0, heard=heard):
+            began = asyncio.get_running_loop().time()
+            await event.msg.ack()
+            assert asyncio.get_running_loop().time() - began < 0.1
+
+
+@pytest.mark.parametrize("seed", range(6))
+@virtual
+async def test_answers_that_are_late_now_and_then(tmp_path: Path, seed: int) -> None:
+    network = Network(seed)
+    most = 3 * flows.PROMPT_S
+    network.to_caller = network.to_listener = Link(delay_s=(0.0, most))
+    async with waiting(tmp_path, 40, network) as (bob, _):
+        assert [content(await bob.message()) for _ in range(40)] == right(*range(40))
+    await asyncio.sleep(1)  # what is still on its way arrives nowhere
+
+
+@pytest.mark.parametrize("turns", range(0, 24, 2))
+@virtual
+async def test_a_program_that_waits_no_longer_has_acknowledged(tmp_path: Path, turns: int) -> None:
+    network = Network()
+    async with waiting(tmp_path, 4, network, Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        acking = asyncio.create_task(event.msg.ack())
+        for _ in range(1 + turns):
+            await asyncio.sleep(0)
+        acking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await acking
+        assert [content(await bob.message()) for _ in range(2)] == right(2, 3)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@virtual
+async def test_an_acknowledgement_that_cannot_be_stored(tmp_path: Path, again: bool) -> None:
+    """The program is told, and may say it again; a message that it does not acknowledge again is shown after
+    the next start, for its router does not have it."""
+    network = Network()
+    async with waiting(tmp_path, 5, network) as (bob, _):
+        await bob.message()
+        event = await received(bob)
+        with full_disk(), recorded(bob) as sent, pytest.raises(StoreFailedError):
+            await event.msg.ack()
+        assert ACK in [type(call.command) for call in sent]
+        if again:
+            await event.msg.ack()
+        await bob.agent.close()
+        async with party(tmp_path / "b.db", config=on_network(network)) as after:
+            first = 2 if again else 1
+            found = {(await after.message()).msg.body for _ in range(first, 5)}
+            assert found == {b"%d" % number for number in range(first, 5)}
+
+
+@virtual
+async def test_so_many_flows_are_known_at_the_most(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flows, "FLOWS_MAX", 2)
+    async with two_parties(tmp_path) as (alice, _):
+        known = Flows(alice.rt.ground, alice.rt.sessions, alice.rt.push._reading)
+        for name in "abc":
+            known.answered(name, MSG(b"id", b"body"), flows.PROMPT_S)
+        assert list(known._flowing) == ["b", "c"]
+        known.answered("b", MSG(b"id", b"body"), flows.PROMPT_S + 0.001)
+        known.answered("c", None, 0.0)
+        assert not known._flowing
