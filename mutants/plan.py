@@ -31,7 +31,7 @@ ROTATION = (
     "test_rotation test_rotation_faults test_rotation_replay test_rotation_traffic test_rotation_chance"
     " test_deletion test_hostile_peers test_push_subscriptions test_sync"
 )
-STORE = "test_store_groups test_store_parts test_agent_store test_copies test_sealing"
+STORE = "test_store_groups test_store_parts test_agent_store test_copies test_sealing test_flows"
 ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
 
 
@@ -83,10 +83,11 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "work.commands", _tests("agent", "test_decisions_commands")),
     **_gates("agent", "store.grouping", _tests("agent", "test_store_groups test_store_parts")),
     **_gates("agent", "store.database", _tests("agent", STORE)),
-    **_gates("agent", "store.lives", _tests("agent", "test_copies")),
+    **_gates("agent", "store.lives", _tests("agent", "test_copies test_flows")),
     **_gates("agent", "work.stream", _tests("agent", "test_event_stream")),
     **_gates("agent", "work.suspension", _tests("agent", "test_suspension test_operations")),
-    **_gates("agent", "messages.content", _tests("agent", "test_decisions_content")),
+    **_gates("agent", "messages.content", _tests("agent", "test_decisions_content test_flows")),
+    **_gates("agent", "messages.flows messages.retelling", _tests("agent", "test_flows")),
     **_gates("agent", "notifications.tokens", _tests("agent", "test_decisions_push_tokens")),
     **_gates("agent", "notifications.workers", _tests("agent", "test_decisions_push_workers")),
 }

@@ -48,6 +48,7 @@ class Sessions:
         assert key == (1, ROUTER, CONN)
         if not self.connects:
             raise ClosedHereError("it is away")
+        await asyncio.sleep(1)
         return SimpleNamespace(client=self)
 
     async def send_many(self, calls: Sequence[Any]) -> list[Any]:

@@ -17,6 +17,7 @@ from blindpost.agent.errors import ConnError
 from blindpost.agent.messages import flows
 from blindpost.agent.messages.flows import Flows
 from blindpost.agent.messages.retelling import Retelling
+from blindpost.agent.routers.sessions import Session
 from blindpost.agent.store import deletion, messages
 from blindpost.agent.work.suspension import Operation
 from blindpost.client.calls import Call, Failure
@@ -44,6 +45,7 @@ async def waiting(
         for number in range(count):
             await ours.send(b"%d" % number)
         await alice.agent.flush()
+        await asyncio.sleep(1)
         yield bob, ours
 
 
@@ -159,6 +161,42 @@ async def test_one_after_the_other_they_are_one_commit_each_too(tmp_path: Path) 
 
 
 @virtual
+async def test_only_messages_are_handed_over(tmp_path: Path) -> None:
+    """The last acknowledgement is answered with OK, and ends the flow."""
+    async with waiting(tmp_path, 3) as (bob, _):
+        handed: list[object] = []
+        hand_over = bob.rt.sessions.hand_over
+
+        async def noting(session: Session, pushes: list[tuple[bytes, MSG]]) -> None:
+            handed.extend(pushed for _, pushed in pushes)
+            await hand_over(session, pushes)
+
+        bob.rt.sessions.hand_over = noting  # type: ignore[method-assign, assignment]
+        for _ in range(3):
+            await bob.message()
+        await settle()
+        assert [type(one) for one in handed] == [MSG, MSG]
+        assert not bob.rt._calls._flows._flowing
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@virtual
+async def test_a_message_is_taken_when_its_router_says_so(tmp_path: Path, silent: bool) -> None:
+    """Who reads queues one message at a time goes on then."""
+    async with waiting(tmp_path, 3) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        taken: list[bytes] = []
+        bob.rt._calls._flows._reading.acknowledged = (  # type: ignore[method-assign]
+            lambda queue, broker_id: taken.append(broker_id)
+        )
+        with stopped(0 if silent else 1, heard=False):
+            await event.msg.ack()
+            assert len(taken) == (0 if silent else 1)
+            assert bool(bob.rt._calls._flows._flowing) is not silent
+
+
+@virtual
 async def test_the_router_is_told_when_the_message_is_durable(tmp_path: Path) -> None:
     async with waiting(tmp_path, 4, durability=Durability.FULL) as (bob, _):
         await bob.message()
@@ -213,6 +251,23 @@ async def test_receipts_are_durable_before_a_router_is_told_too(tmp_path: Path) 
             await settle()
             assert sent == []
             acking.cancel()
+
+
+@virtual
+async def test_who_waits_no_longer_has_acknowledged_at_once(tmp_path: Path) -> None:
+    """Not when something else is stored, some time later."""
+    async with waiting(tmp_path, 3, durability=Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        with stopped(1, heard=False), recorded(bob) as sent:
+            acking = asyncio.create_task(event.msg.ack())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            acking.cancel()
+            now = asyncio.get_running_loop().time()
+            await settle()
+            assert sent
+            assert asyncio.get_running_loop().time() == now
 
 
 @virtual
@@ -333,7 +388,11 @@ async def test_a_message_that_cannot_be_read_keeps_no_other_from_being_shown_aga
         with store.transaction() as db:
             update = "UPDATE rcv_messages SET integrity = x'00' WHERE conn_id = ?"
             db.sql.execute(update, (conns[broken][1].id,))
-        await retelling.run()
+        seen = len(bob.rt.ground.stream._events)
+        telling = asyncio.create_task(retelling.run())
+        await asyncio.sleep(0)
+        assert len(bob.rt.ground.stream._events) == seen + 1, "then it is somebody else's turn"
+        await telling
         assert [(await received(bob)).msg.body for _ in range(2)] == [b"%d" % first, b"%d" % last]
     assert "a stored message cannot be read" in caplog.text
 

@@ -55,8 +55,7 @@ class Flows:
         if conn_id not in self._flowing:
             return False
         try:
-            if not await ground.store.is_durable((conn_id, msg_id)):
-                return False
+            await ground.store.durable((conn_id, msg_id))
             if not ground.operations.is_open(Operation.SENDING):
                 return False  # put to rest: nothing is sent before it goes on
             async with ground.operations.under_way(Operation.SENDING), ground.locked(conn_id):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 
 from blindpost.agent.messages.content import shown_again
 from blindpost.agent.model import ConnId
@@ -23,19 +24,19 @@ class Retelling:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self._left = messages.unacknowledged(ground.store.reading) if ground.store.was_cut else []
+        self._left = deque(messages.unacknowledged(ground.store.reading) if ground.store.was_cut else ())
         """What is in the store at the start: what comes later is shown when it comes."""
 
     async def run(self) -> None:
         stream = self._ground.stream
-        for conn_id, internal_id, attempts in self._left:
+        while self._left:
             await stream.has_room()
+            conn_id, internal_id, attempts = self._left.popleft()
             try:
                 self._tell(conn_id, internal_id, attempts)
             except (WireError, ValueError):
                 log.exception("a stored message cannot be read")
             await asyncio.sleep(0)
-        self._left.clear()
 
     def _tell(self, conn_id: ConnId, internal_id: int, attempts: int) -> None:
         db = self._ground.store.reading

@@ -89,7 +89,6 @@ class AgentStore:
         """Groups that a power loss would take back."""
         self._under_sync: list[Group] = []
         """Those of them that the thread is about to make durable."""
-        self._sync_planned = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._broken: StoreFailedError | None = None
         self.on_break: Callable[[StoreFailedError], None] | None = None
@@ -238,12 +237,9 @@ class AgentStore:
 
     def sync(self) -> None:
         """Make durable what is committed; a commit that comes in this moment is taken along."""
-        if not self._sync_planned:
-            self._sync_planned = True
-            asyncio.get_running_loop().call_soon(self._sync_now)
+        asyncio.get_running_loop().call_soon(self._sync_now)
 
     def _sync_now(self) -> None:
-        self._sync_planned = False
         if self._group is None or not self._group.hurried:
             self._begin_sync()
 

@@ -35,12 +35,11 @@ class EventStream:
         arrives a second time."""
         self._again: set[tuple[ConnId, int]] = set()
         """Which messages were shown again before their routers brought them again."""
-        self._room = asyncio.Event()
-        self._room.set()
         self._last: int | None = None
         self._taker: asyncio.Event = asyncio.Event()
         self._closed = False
-        self._is_full = False
+        self._has_room: asyncio.Event = asyncio.Event()
+        self._has_room.set()
         self.pressure: Signal[bool] = Signal()
         self.settled: Signal[int] = Signal()
 
@@ -75,7 +74,7 @@ class EventStream:
 
     async def has_room(self) -> None:
         """Wait while too many events wait for the program."""
-        await self._room.wait()
+        await self._has_room.wait()
 
     def acknowledged(self, conn_id: ConnId, msg_id: int) -> None:
         """The program is done with a message: copies that wait are not given to it any more."""
@@ -100,9 +99,8 @@ class EventStream:
         if message is not None:
             self._messages[message] += 1
         self._taker.set()
-        if len(self._events) >= self._most and not self._is_full:
-            self._is_full = True
-            self._room.clear()
+        if len(self._events) >= self._most and self._has_room.is_set():
+            self._has_room.clear()
             self.pressure.tell(True)
 
     def close(self) -> None:
@@ -134,7 +132,6 @@ class EventStream:
         return event
 
     def _relieve(self) -> None:
-        if self._is_full and len(self._events) <= self._most // 2:
-            self._is_full = False
-            self._room.set()
+        if len(self._events) <= self._most // 2 and not self._has_room.is_set():
+            self._has_room.set()
             self.pressure.tell(False)
