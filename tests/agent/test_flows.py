@@ -28,7 +28,7 @@ from blindpost.store.contract import Durability
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Link, Network
 from blindpost.wire.smp.commands import ACK, SEND, Command
-from blindpost.wire.smp.responses import MSG, Response
+from blindpost.wire.smp.responses import MSG, OK, Response
 from tests.support.agent.agents import Party, connect, on_network, party, quick_config, recorded, two_parties
 from tests.support.client.scripted_router import settle, virtual
 
@@ -176,7 +176,7 @@ async def test_only_messages_are_handed_over(tmp_path: Path) -> None:
             await bob.message()
         await settle()
         assert [type(one) for one in handed] == [MSG, MSG]
-        assert not bob.rt._calls._flows._flowing
+        assert bob.rt._calls._flows._flowing is None
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -193,7 +193,7 @@ async def test_a_message_is_taken_when_its_router_says_so(tmp_path: Path, silent
         with stopped(0 if silent else 1, heard=False):
             await event.msg.ack()
             assert len(taken) == (0 if silent else 1)
-            assert bool(bob.rt._calls._flows._flowing) is not silent
+            assert (bob.rt._calls._flows._flowing is None) is silent
 
 
 @virtual
@@ -540,13 +540,20 @@ async def test_an_acknowledgement_that_cannot_be_stored(tmp_path: Path, again: b
 
 
 @virtual
-async def test_so_many_flows_are_known_at_the_most(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(flows, "FLOWS_MAX", 2)
+async def test_one_connection_flows_at_a_time(tmp_path: Path) -> None:
+    """That whose router answered last, until it has nothing more, or is slow."""
     async with two_parties(tmp_path) as (alice, _):
         known = Flows(alice.rt.ground, alice.rt.sessions, alice.rt.push._reading)
-        for name in "abc":
-            known.answered(name, MSG(b"id", b"body"), flows.PROMPT_S)
-        assert list(known._flowing) == ["b", "c"]
-        known.answered("b", MSG(b"id", b"body"), flows.PROMPT_S + 0.001)
-        known.answered("c", None, 0.0)
-        assert not known._flowing
+        some = MSG(b"id", b"body")
+        said: list[tuple[str, object, float, str | None]] = [
+            ("a", some, flows.PROMPT_S, "a"),
+            ("b", OK(), 0.0, "a"),
+            ("b", some, 0.0, "b"),
+            ("a", some, flows.PROMPT_S + 0.001, "b"),
+            ("b", some, flows.PROMPT_S + 0.001, None),
+            ("a", some, 0.0, "a"),
+            ("a", OK(), 0.0, None),
+        ]
+        for conn_id, response, taken_s, flowing in said:
+            known.answered(conn_id, response, taken_s)
+            assert known._flowing == flowing

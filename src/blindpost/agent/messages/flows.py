@@ -25,34 +25,34 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.wire.smp.commands import ACK
 from blindpost.wire.smp.responses import MSG, OK
 
-PROMPT_S = 0.005
+PROMPT_S = 0.01
 """An answer within this time is at once, and a program waits no longer than this for one."""
-FLOWS_MAX = 1000
 
 
 class Flows:
-    """Which connections have messages coming one after the other, and their acknowledgements."""
+    """Which connection has messages coming one after the other, and its acknowledgements. There is one at the
+    most: messages of several connections share their commits anyhow, and a program that takes them in turn
+    would wait for each router's answer."""
 
     def __init__(self, ground: Ground, sessions: Sessions, reading: Reading) -> None:
         self._ground = ground
         self._sessions = sessions
         self._reading = reading
-        self._flowing: dict[ConnId, None] = {}
+        self._flowing: ConnId | None = None
         ground.work.acknowledged.listen(ground.store.unsure.discard)
 
     def answered(self, conn_id: ConnId, response: object, taken_s: float) -> None:
         """What a router said to an acknowledgement, after so long."""
-        self._flowing.pop(conn_id, None)
         if isinstance(response, MSG) and taken_s <= PROMPT_S:
-            self._flowing[conn_id] = None
-            if len(self._flowing) > FLOWS_MAX:
-                del self._flowing[next(iter(self._flowing))]
+            self._flowing = conn_id
+        elif self._flowing == conn_id:
+            self._flowing = None
 
     async def acknowledge(self, conn_id: ConnId, msg_id: int) -> bool:
         """Acknowledge a message; it is durable that the program is done with it when this returns. False:
         nothing was stored, and it is to be done as always."""
         ground = self._ground
-        if conn_id not in self._flowing:
+        if conn_id != self._flowing:
             return False
         try:
             await ground.store.durable((conn_id, msg_id))
