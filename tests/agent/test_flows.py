@@ -118,6 +118,7 @@ async def received(of: Party) -> Received:
 
 def in_flow(of: Party, conn: Connection) -> None:
     """As if a router had just answered an acknowledgement with the next message."""
+    of.rt._calls._flows._last = conn.id
     of.rt._calls._flows.answered(conn.id, MSG(b"id", b"body"), 0.0)
 
 
@@ -176,7 +177,7 @@ async def test_only_messages_are_handed_over(tmp_path: Path) -> None:
             await bob.message()
         await settle()
         assert [type(one) for one in handed] == [MSG, MSG]
-        assert bob.rt._calls._flows._flowing is None
+        assert not bob.rt._calls._flows._flowing
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -193,7 +194,7 @@ async def test_a_message_is_taken_when_its_router_says_so(tmp_path: Path, silent
         with stopped(0 if silent else 1, heard=False):
             await event.msg.ack()
             assert len(taken) == (0 if silent else 1)
-            assert (bob.rt._calls._flows._flowing is None) is silent
+            assert bob.rt._calls._flows._flowing is not silent
 
 
 @virtual
@@ -540,20 +541,36 @@ async def test_an_acknowledgement_that_cannot_be_stored(tmp_path: Path, again: b
 
 
 @virtual
-async def test_one_connection_flows_at_a_time(tmp_path: Path) -> None:
-    """That whose router answered last, until it has nothing more, or is slow."""
+async def test_a_router_that_is_slow_or_has_nothing_more_ends_the_flow(tmp_path: Path) -> None:
     async with two_parties(tmp_path) as (alice, _):
         known = Flows(alice.rt.ground, alice.rt.sessions, alice.rt.push._reading)
+        known._last = "a"
         some = MSG(b"id", b"body")
-        said: list[tuple[str, object, float, str | None]] = [
-            ("a", some, flows.PROMPT_S, "a"),
-            ("b", OK(), 0.0, "a"),
-            ("b", some, 0.0, "b"),
-            ("a", some, flows.PROMPT_S + 0.001, "b"),
-            ("b", some, flows.PROMPT_S + 0.001, None),
-            ("a", some, 0.0, "a"),
-            ("a", OK(), 0.0, None),
+        said: list[tuple[str, object, float, bool]] = [
+            ("a", some, flows.PROMPT_S, True),
+            ("b", OK(), 0.0, True),
+            ("a", OK(), 0.0, False),
+            ("b", some, 0.0, False),
+            ("a", some, 0.0, True),
+            ("a", some, flows.PROMPT_S + 0.001, False),
         ]
         for conn_id, response, taken_s, flowing in said:
             known.answered(conn_id, response, taken_s)
-            assert known._flowing == flowing
+            assert known._flowing is flowing
+
+
+@virtual
+async def test_messages_of_several_connections_do_not_wait_for_answers_of_routers(tmp_path: Path) -> None:
+    async with two_parties(tmp_path) as (alice, bob):
+        conns = [await connect(alice, bob) for _ in range(2)]
+        for number in range(8):
+            for ours, _ in conns:
+                await ours.send(b"%d" % number)
+        await alice.agent.flush()
+        await asyncio.sleep(1)
+        told: list[object] = []
+        bob.rt._calls._flows._told = told.append  # type: ignore[method-assign, assignment]
+        for _ in range(16):
+            await bob.message()
+            await asyncio.sleep(0.1)
+        assert not told

@@ -39,6 +39,7 @@ async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path, flow
         assert news.conn.id == conn.id
         assert phone.bodies == [], "nothing but a name came with the push"
         if flowing:
+            phone.rt._calls._flows._last = conn.id
             phone.rt._calls._flows.answered(conn.id, MSG(b"id", b"body"), 0.0)
         fetched = await news.fetch()
         assert fetched is not None

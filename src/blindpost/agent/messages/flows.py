@@ -30,29 +30,34 @@ PROMPT_S = 0.01
 
 
 class Flows:
-    """Which connection has messages coming one after the other, and its acknowledgements. There is one at the
-    most: messages of several connections share their commits anyhow, and a program that takes them in turn
-    would wait for each router's answer."""
+    """Whether messages of one connection come one after the other, and their acknowledgements.
+
+    Those of several connections share their commits anyhow, and a program that takes them in turn would wait
+    for each router's answer: for them it is done as always.
+    """
 
     def __init__(self, ground: Ground, sessions: Sessions, reading: Reading) -> None:
         self._ground = ground
         self._sessions = sessions
         self._reading = reading
-        self._flowing: ConnId | None = None
+        self._last: ConnId | None = None
+        """The connection of the last message that the program acknowledged."""
+        self._flowing = False
+        """Whether its router sends one message after the other."""
         ground.work.acknowledged.listen(ground.store.unsure.discard)
 
     def answered(self, conn_id: ConnId, response: object, taken_s: float) -> None:
         """What a router said to an acknowledgement, after so long."""
-        if isinstance(response, MSG) and taken_s <= PROMPT_S:
-            self._flowing = conn_id
-        elif self._flowing == conn_id:
-            self._flowing = None
+        if conn_id == self._last:
+            self._flowing = isinstance(response, MSG) and taken_s <= PROMPT_S
 
     async def acknowledge(self, conn_id: ConnId, msg_id: int) -> bool:
         """Acknowledge a message; it is durable that the program is done with it when this returns. False:
         nothing was stored, and it is to be done as always."""
         ground = self._ground
-        if conn_id != self._flowing:
+        if conn_id != self._last:
+            self._last, self._flowing = conn_id, False
+        if not self._flowing:
             return False
         try:
             await ground.store.durable((conn_id, msg_id))
