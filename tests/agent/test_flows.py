@@ -442,6 +442,18 @@ async def test_so_many_are_shown_again_as_the_program_takes(tmp_path: Path) -> N
             assert sorted(event.msg.body for event in found) == [b"%d" % number for number in range(5)]
 
 
+@virtual
+async def test_a_restored_backup_shows_what_it_has_not_acknowledged(tmp_path: Path) -> None:
+    network = Network()
+    async with waiting(tmp_path, 1, network) as (bob, _):
+        event = await bob.message(ack=False)
+        bob.agent.backup(tmp_path / "backup.db")
+        await event.msg.ack()
+        await bob.agent.close()
+        async with party(tmp_path / "backup.db", config=on_network(network)) as again:
+            assert content(await received(again)) == (b"0", MsgOk())
+
+
 @pytest.mark.parametrize("since", ["brought", "being acknowledged", "acknowledged"])
 @virtual
 async def test_what_is_known_better_since_the_start_is_not_shown_again(tmp_path: Path, since: str) -> None:

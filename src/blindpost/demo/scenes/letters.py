@@ -14,7 +14,7 @@ LETTERS = 60
 
 async def exchange(one: Person, other: Person, count: int, word: str) -> None:
     """Both write this many letters, and wait until they are read."""
-    ends = [(somebody, len(somebody.read) + count) for somebody in (one, other)]
+    ends = [(somebody, letters(somebody, word) + count) for somebody in (one, other)]
 
     async def write(writer: Person) -> None:
         for number in range(count):
@@ -22,11 +22,16 @@ async def exchange(one: Person, other: Person, count: int, word: str) -> None:
 
     await asyncio.gather(write(one), write(other))
     for somebody, end in ends:
-        await somebody.until(_has_read(end))
+        await somebody.until(_has_read(word, end))
 
 
-def _has_read(count: int) -> Callable[[Person], bool]:
-    return lambda reader: len(reader.read) >= count
+def letters(reader: Person, word: str) -> int:
+    """How many of these letters somebody has read."""
+    return sum(letter.startswith(word) for letter in reader.read)
+
+
+def _has_read(word: str, count: int) -> Callable[[Person], bool]:
+    return lambda reader: letters(reader, word) >= count
 
 
 async def play(alice: Person, bob: Person, say: Say) -> list[Row]:
