@@ -42,7 +42,7 @@ class Flows:
         self._reading = reading
         self._last: ConnId | None = None
         """The connection of the last message that the program acknowledged."""
-        self._flowing = False
+        self._flowing: bool = False
         """Whether its router sends one message after the other."""
         ground.work.acknowledged.listen(ground.store.unsure.discard)
 
