@@ -1,9 +1,10 @@
 """Acknowledging messages that come one after the other: a router answered the acknowledgement before at once,
 and with the next message.
 
-There a message costs one commit and one sync. Its acknowledgement leaves when the message itself is durable;
-that the program is done with it is stored with the message that comes in answer. Who is killed in between has
-a message that its router does not have any more: it is shown again (`retelling`), for `ack` had not returned.
+There a message costs one commit and one sync. Its acknowledgement leaves when the message itself is durable,
+and the message is deleted in the commit that stores the one that came in answer. An agent that is killed in
+between has a message that its router does not have any more: it is shown again (`retelling`), for `ack` had
+not returned.
 """
 
 from __future__ import annotations

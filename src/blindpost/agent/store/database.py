@@ -77,7 +77,7 @@ class AgentStore:
         self.was_cut = was_cut
         """Whether the program was killed the last time, or had told a router something that is not stored."""
         self.unsure: set[tuple[ConnId, int]] = set()
-        """Of which messages routers were told that the program is done with them, and it is not stored."""
+        """Messages that were acknowledged to their routers while the store does not say so yet."""
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
         self._closed = False

@@ -41,13 +41,13 @@ def begin(sql: sqlite3.Connection, path: Path, entropy: Entropy) -> bytes:
 
 
 def ended_surely(sql: sqlite3.Connection) -> bool:
-    """Whether the life before was closed, and knew of everything what became of it; asked once, at the start
+    """Whether the life before was closed, with all stored that it had told routers; asked once, at the start
     of the next one."""
     return sql.execute("DELETE FROM settings WHERE name = ?", (_ENDED,)).rowcount == 1
 
 
 def end_surely(sql: sqlite3.Connection) -> None:
-    """Nothing is under way whose outcome is not stored."""
+    """All that routers were told is stored."""
     sql.execute("INSERT OR REPLACE INTO settings (name, value) VALUES (?, x'01')", (_ENDED,))
 
 

@@ -474,7 +474,7 @@ class ToAcknowledge(NamedTuple):
 
 
 def to_acknowledge(db: Db, conn_id: ConnId, internal_id: int) -> ToAcknowledge | None:
-    """A message that came a moment ago is not read again."""
+    """What an acknowledgement needs; of a message that came a moment ago it is not read again."""
     waiting: ToAcknowledge | None = db.sql.of_message(_TO_ACKNOWLEDGE, (conn_id, internal_id), None)
     if waiting is not None:
         return waiting
@@ -487,7 +487,7 @@ def to_acknowledge(db: Db, conn_id: ConnId, internal_id: int) -> ToAcknowledge |
 
 
 def acknowledging(db: Db, conn_id: ConnId, internal_id: int) -> None:
-    """The acknowledgement of a message is now stored, and marks it."""
+    """The acknowledgement is stored: what was remembered of the message is out of date."""
     db.sql.forget_message(_TO_ACKNOWLEDGE, (conn_id, internal_id))
 
 
