@@ -6,22 +6,28 @@ import asyncio
 import contextlib
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from blindpost.agent import Connection, Failed, MsgOk, ReceiptsReceived, Received
+from blindpost.agent import AgentFailed, Connection, Failed, MsgOk, ReceiptsReceived, Received
 from blindpost.agent.errors import ConnError
 from blindpost.agent.messages import flows
-from blindpost.agent.messages.flows import Flows
+from blindpost.agent.messages.acking import Acks
+from blindpost.agent.messages.flows import Flow, Flows
 from blindpost.agent.messages.retelling import Retelling
 from blindpost.agent.routers.sessions import Session
-from blindpost.agent.store import deletion, messages
+from blindpost.agent.store import deletion, messages, queues
+from blindpost.agent.store.database import AgentStore
 from blindpost.agent.work.suspension import Operation
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ResponseTimeoutError
+from blindpost.client.inflight import Awaited
 from blindpost.client.smp import SmpClient
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
@@ -31,6 +37,12 @@ from blindpost.wire.smp.commands import ACK, SEND, Command
 from blindpost.wire.smp.responses import MSG, OK, Response
 from tests.support.agent.agents import Party, connect, on_network, party, quick_config, recorded, two_parties
 from tests.support.client.scripted_router import settle, virtual
+
+
+@pytest.fixture(autouse=True)
+def _one_is_a_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message that comes at once is enough; how many it takes is told below."""
+    monkeypatch.setattr(flows, "SEEN_MIN", 1)
 
 
 @asynccontextmanager
@@ -89,8 +101,28 @@ def stopped(before: int, *, heard: bool) -> Iterator[None]:
                 await asyncio.Event().wait()
         return await original(client, listed)
 
+    original_ready = SmpClient.send_ready
+
+    async def send_ready(client: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            if heard:
+                await original_ready(client, ready)
+            await asyncio.Event().wait()
+        return await original_ready(client, ready)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmpClient, "send_many", send_many)
+        patch.setattr(SmpClient, "send_ready", send_ready)
+        yield
+
+
+@contextmanager
+def stopped_workers() -> Iterator[None]:
+    """No worker tells a router of an acknowledgement."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Acks, "_send_ack", lambda *_: asyncio.Event().wait())
         yield
 
 
@@ -107,6 +139,13 @@ def full_disk() -> Iterator[None]:
         yield
 
 
+def half_a_part(store: AgentStore) -> None:
+    """A part that fails after it changed something."""
+    with store.part(seldom=True):
+        store.reading.sql.execute("INSERT INTO settings (name, value) VALUES ('half', x'01')")
+        raise LookupError
+
+
 async def received(of: Party) -> Received:
     """The next message, whatever else was told before it."""
     while True:
@@ -117,8 +156,8 @@ async def received(of: Party) -> Received:
 
 def in_flow(of: Party, conn: Connection) -> None:
     """As if a router had just answered an acknowledgement with the next message."""
-    of.rt._calls._flows._last = conn.id
-    of.rt._calls._flows.answered(conn.id, MSG(b"id", b"body"), 0.0)
+    of.rt._calls._flows._flow.acknowledged(conn.id)
+    of.rt._calls._flows._flow.answered(conn.id, MSG(b"id", b"body"), 0.0)
 
 
 async def nothing_for(party: Party) -> None:
@@ -176,7 +215,7 @@ async def test_only_messages_are_handed_over(tmp_path: Path) -> None:
             await bob.message()
         await settle()
         assert [type(one) for one in handed] == [MSG, MSG]
-        assert not bob.rt._calls._flows._flowing
+        assert not bob.rt._calls._flows._flow._seen
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -192,13 +231,15 @@ async def test_a_message_is_taken_when_its_router_says_so(tmp_path: Path, silent
         )
         with stopped(0 if silent else 1, heard=False):
             await event.msg.ack()
+            await settle()
             assert len(taken) == (0 if silent else 1)
-            assert bob.rt._calls._flows._flowing is not silent
+            assert bool(bob.rt._calls._flows._flow._seen) is not silent
 
 
 @virtual
 async def test_the_router_is_told_when_the_message_is_durable(tmp_path: Path) -> None:
-    async with waiting(tmp_path, 4, durability=Durability.FULL) as (bob, _):
+    """That begins when the message is committed, not when the program is done with it."""
+    async with waiting(tmp_path, 5, durability=Durability.FULL) as (bob, _):
         await bob.message()
         store = bob.rt.ground.store
         event = await bob.message(ack=False)
@@ -206,14 +247,18 @@ async def test_the_router_is_told_when_the_message_is_durable(tmp_path: Path) ->
         asked: list[None] = []
         store._begin_sync = lambda: asked.append(None)  # type: ignore[method-assign]
         with recorded(bob) as sent:
-            acking = asyncio.create_task(event.msg.ack())
+            first = asyncio.create_task(event.msg.ack())
+            event = await bob.message(ack=False)
             await settle()
             assert asked
-            assert sent == []
+            assert [type(call.command) for call in sent] == [ACK]
+            second = asyncio.create_task(event.msg.ack())
+            await settle()
+            assert [type(call.command) for call in sent] == [ACK]
             store._begin_sync = begin  # type: ignore[method-assign]
             begin()
-            await acking
-        assert [type(call.command) for call in sent] == [ACK]
+            await asyncio.gather(first, second)
+        assert [type(call.command) for call in sent] == [ACK, ACK]
 
 
 @virtual
@@ -272,27 +317,25 @@ async def test_who_waits_no_longer_has_acknowledged_at_once(tmp_path: Path) -> N
 
 @virtual
 async def test_an_acknowledgement_that_waits_for_its_router_is_the_workers(tmp_path: Path) -> None:
+    """The program is done with it, and hears so if it acknowledges it once more."""
     async with waiting(tmp_path, 3) as (bob, _):
         await bob.message()
         event = await bob.message(ack=False)
-        send_many = SmpClient.send_many
-        asked: list[asyncio.Task[object] | None] = []
+        unheard: list[bytes] = []
 
-        async def away(client: SmpClient, calls: Iterable[Call[Command]]) -> list[Response | Failure]:
-            listed = list(calls)
-            if not isinstance(listed[0].command, ACK):
-                return await send_many(client, listed)
-            asked.append(asyncio.current_task())
-            return [ResponseTimeoutError()]
+        async def away(_: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+            unheard.append(ready.entity_id)
+            return ResponseTimeoutError()
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SmpClient, "send_many", away)
+        with recorded(bob) as sent, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SmpClient, "send_ready", away)
             await event.msg.ack()
-            await settle()
-            assert len(asked) == 2
+            assert unheard
             in_flow(bob, event.conn)
-            await event.msg.ack()
-            assert asyncio.current_task() not in asked[1:]
+            with pytest.raises(ConnError, match="or it was acknowledged"):
+                await event.msg.ack()
+            await settle()
+        assert [type(call.command) for call in sent] == [ACK]
         assert content(await bob.message()) == (b"2", MsgOk())
 
 
@@ -321,6 +364,217 @@ async def test_what_its_router_does_not_have_any_more_is_shown_again(tmp_path: P
             await settle()
             assert found == right(1, 2, 3, 4)
             assert not [event for event in again.seen if isinstance(event, Failed)]
+
+
+@contextmanager
+def before_it_leaves(of: Party, then: Callable[[], None]) -> Iterator[list[None]]:
+    """Something happens when an acknowledgement of a flow is about to leave, and it never does."""
+    seen: list[None] = []
+
+    async def send_ready(_: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+        assert isinstance(ready.call.command, ACK)
+        if not seen:
+            then()
+        seen.append(None)
+        return ResponseTimeoutError()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SmpClient, "send_ready", send_ready)
+        yield seen
+
+
+@virtual
+async def test_what_was_deleted_before_its_router_heard_of_it_is_known_when_it_comes_again(
+    tmp_path: Path,
+) -> None:
+    """Killed in that moment. The program had acknowledged it."""
+    network = Network()
+    async with waiting(tmp_path, 4, network) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        snapshot = tmp_path / "left.db"
+
+        def kill() -> None:
+            bob.rt.ground.store.commit()
+            killed(tmp_path, snapshot)
+
+        with before_it_leaves(bob, kill) as tried, stopped_workers():
+            await event.msg.ack()
+            assert tried
+        await bob.agent.close()
+        async with party(snapshot, config=on_network(network)) as again:
+            assert messages.unacknowledged(again.rt.ground.store.reading) == []
+            assert [content(await again.message()) for _ in range(2)] == right(2, 3)
+            await nothing_for(again)
+            assert not [event for event in again.seen if isinstance(event, Failed)]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@virtual
+async def test_what_was_taken_back_is_acknowledged_as_always(tmp_path: Path, waits: bool) -> None:
+    """Another part of the same commit failed. A program that waits no longer has acknowledged it too."""
+    network = Network()
+    async with waiting(tmp_path, 4, network, Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        store = bob.rt.ground.store
+        acking: list[asyncio.Task[None]] = []
+
+        def fail() -> None:
+            assert messages.find_rcv(store.reading, event.conn.id, event.msg.id) is None
+            if not waits:
+                acking[0].cancel()
+            with pytest.raises(LookupError):
+                half_a_part(store)
+            assert messages.find_rcv(store.reading, event.conn.id, event.msg.id) is not None
+
+        with before_it_leaves(bob, fail) as tried, recorded(bob) as sent:
+            acking.append(asyncio.create_task(event.msg.ack()))
+            with contextlib.nullcontext() if waits else pytest.raises(asyncio.CancelledError):
+                await acking[0]
+            assert len(tried) == 1
+            await settle()
+        assert [call.command.TAG for call in sent][:1] == [ACK.TAG]
+        assert content(await bob.message()) == (b"2", MsgOk())
+        assert messages.find_rcv(store.reading, event.conn.id, event.msg.id) is None
+
+
+@virtual
+async def test_a_full_disk_keeps_no_program_waiting_for_a_silent_router(tmp_path: Path) -> None:
+    """And the router keeps what the program could not acknowledge."""
+    async with waiting(tmp_path, 4) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        with recorded(bob) as sent:
+            with full_disk(), before_it_leaves(bob, lambda: None), pytest.raises(StoreFailedError):
+                await asyncio.wait_for(event.msg.ack(), 60)
+            await asyncio.sleep(600)
+            assert ACK not in [type(call.command) for call in sent]
+        await event.msg.ack()
+        assert (await received(bob)).msg.body == b"2"
+
+
+@pytest.mark.parametrize("what", ["left", "gone", "busy"])
+@virtual
+async def test_what_is_to_be_done_first_is_done_first(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that we are leaving, no session, commands that wait: the acknowledgement is a command then."""
+    async with waiting(tmp_path, 3) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        db, sessions = bob.rt.ground.store.reading, bob.rt.sessions
+        (queue,) = queues.rcv_queues(db, event.conn.id)
+        match what:
+            case "left":
+                left = SimpleNamespace(find_rcv_number=lambda *_: replace(queue, deleted=True))
+                monkeypatch.setattr(flows, "queues", left)
+            case "gone":
+                monkeypatch.setattr(sessions, "current", lambda _: None)
+            case _:
+                monkeypatch.setattr(flows, "commands", SimpleNamespace(next_command=lambda *_: object()))
+        with before_it_leaves(bob, lambda: None) as tried:
+            await event.msg.ack()
+            assert not tried
+        monkeypatch.undo()
+        assert content(await bob.message()) == (b"2", MsgOk())
+
+
+@pytest.mark.parametrize("what", ["another session", "rest", "taken back"])
+@virtual
+async def test_what_happens_while_the_disk_is_busy_counts(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with waiting(tmp_path, 5, durability=Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        store = bob.rt.ground.store
+        begin = store._begin_sync
+        store._begin_sync = lambda: None  # type: ignore[method-assign]
+        first = asyncio.create_task(event.msg.ack())
+        event = await bob.message(ack=False)
+        with before_it_leaves(bob, lambda: None) as tried:
+            second = asyncio.create_task(event.msg.ack())
+            await settle()
+            match what:
+                case "another session":
+                    monkeypatch.setattr(bob.rt.sessions, "is_current", lambda _: False)
+                case "rest":
+                    bob.rt.ground.operations._kinds[Operation.SENDING].open.clear()
+                case _:
+                    with pytest.raises(LookupError):
+                        half_a_part(store)
+            store._begin_sync = begin  # type: ignore[method-assign]
+            begin()
+            await asyncio.gather(first, second)
+            assert not tried
+        monkeypatch.undo()
+        bob.rt.ground.operations._kinds[Operation.SENDING].open.set()
+        assert content(await bob.message()) == (b"3", MsgOk())
+
+
+@virtual
+async def test_only_what_is_not_stored_is_unsure(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 4) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        store = bob.rt.ground.store
+        with before_it_leaves(bob, store.commit) as tried:
+            await event.msg.ack()
+            assert tried
+            assert store.unsure == set()
+
+
+@virtual
+async def test_a_router_is_told_when_the_disk_has_room_again(tmp_path: Path) -> None:
+    """The message was deleted, and the router said nothing."""
+    async with waiting(tmp_path, 4) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        with recorded(bob) as sent, contextlib.ExitStack() as disk:
+
+            def fill() -> None:
+                bob.rt.ground.store.commit()
+                disk.enter_context(full_disk())
+
+            with before_it_leaves(bob, fill):
+                await event.msg.ack()
+                await asyncio.sleep(1)
+            disk.close()
+            assert sent == []
+            assert (await received(bob)).msg.body == b"2"
+
+
+@virtual
+async def test_a_connection_may_go_while_its_router_is_told(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 4) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+
+        def leave() -> None:
+            with bob.rt.ground.transaction() as tx:
+                tx.sql.execute("DELETE FROM connections WHERE conn_id = ?", (event.conn.id,))
+
+        with before_it_leaves(bob, leave):
+            await event.msg.ack()
+            await settle()
+        assert not [event for event in bob.seen if isinstance(event, AgentFailed)]
+        assert bob.rt.ground.stream._events == deque()
+
+
+@virtual
+async def test_nobody_waits_for_an_acknowledgement_that_cannot_be_told(tmp_path: Path) -> None:
+    """A bug, and not a kind of failure that is known."""
+    async with waiting(tmp_path, 4) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+
+        def bug() -> None:
+            raise LookupError("a bug")
+
+        with before_it_leaves(bob, bug):
+            await asyncio.wait_for(event.msg.ack(), 60)
+        assert "a bug" in str((await bob.expect(AgentFailed)).error)
 
 
 @virtual
@@ -551,23 +805,35 @@ async def test_an_acknowledgement_that_cannot_be_stored(tmp_path: Path, again: b
             assert found == {b"%d" % number for number in range(first, 5)}
 
 
-@virtual
-async def test_a_router_that_is_slow_or_has_nothing_more_ends_the_flow(tmp_path: Path) -> None:
-    async with two_parties(tmp_path) as (alice, _):
-        known = Flows(alice.rt.ground, alice.rt.sessions, alice.rt.push._reading)
-        known._last = "a"
-        some = MSG(b"id", b"body")
-        said: list[tuple[str, object, float, bool]] = [
-            ("a", some, flows.PROMPT_S, True),
-            ("b", OK(), 0.0, True),
-            ("a", OK(), 0.0, False),
-            ("b", some, 0.0, False),
-            ("a", some, 0.0, True),
-            ("a", some, flows.PROMPT_S + 0.001, False),
-        ]
-        for conn_id, response, taken_s, flowing in said:
-            known.answered(conn_id, response, taken_s)
-            assert known._flowing is flowing
+def test_a_router_that_is_slow_or_has_nothing_more_ends_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    known = Flow()
+    known.acknowledged("a")
+    some = MSG(b"id", b"body")
+    said: list[tuple[str, object, float, bool]] = [
+        ("a", some, flows.PROMPT_S, False),
+        ("b", some, 0.0, False),
+        ("b", OK(), 0.0, False),
+        ("a", some, flows.PROMPT_S, True),
+        ("b", OK(), 0.0, True),
+        ("a", some, 0.0, True),
+        ("a", OK(), 0.0, False),
+        ("a", some, 0.0, False),
+        ("a", some, 0.0, True),
+        ("a", some, flows.PROMPT_S + 0.001, False),
+    ]
+    for conn_id, response, taken_s, flowing in said:
+        known.answered(conn_id, response, taken_s)
+        assert known.is_of("a") is flowing
+        assert not known.is_of("b")
+
+
+def test_a_message_of_another_connection_ends_the_flow() -> None:
+    known = Flow()
+    for conn_id, flowing in [("a", False), ("a", True), ("b", False), ("a", False)]:
+        known.acknowledged(conn_id)
+        assert known.is_of("a") is flowing
+        known.answered(conn_id, MSG(b"id", b"body"), 0.0)
 
 
 @virtual

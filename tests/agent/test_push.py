@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.agent import CommandError, MessageTaken, PushRefusedError
+from blindpost.agent.messages.flows import SEEN_MIN
 from blindpost.agent.notifications.model import REGISTERED
 from blindpost.crypto.boxes import BoxKey
 from blindpost.wire.ntf.pushes import (
@@ -39,8 +40,10 @@ async def test_a_message_is_announced_read_and_acknowledged(tmp_path: Path, flow
         assert news.conn.id == conn.id
         assert phone.bodies == [], "nothing but a name came with the push"
         if flowing:
-            phone.rt._calls._flows._last = conn.id
-            phone.rt._calls._flows.answered(conn.id, MSG(b"id", b"body"), 0.0)
+            flow = phone.rt._calls._flows._flow
+            flow.acknowledged(conn.id)
+            for _ in range(SEEN_MIN):
+                flow.answered(conn.id, MSG(b"id", b"body"), 0.0)
         fetched = await news.fetch()
         assert fetched is not None
         assert (fetched.broker_id, fetched.broker_ts) == (news.broker_id, news.broker_ts)

@@ -69,6 +69,63 @@ def test_a_group_does_not_wait_for_ever_for_more(bench: Bench) -> None:
     bench.run(main())
 
 
+def test_a_group_that_is_wanted_at_once_waits_for_nobody(bench: Bench) -> None:
+    """Its sync begins before what follows from it."""
+
+    async def main() -> None:
+        group, order = bench.change(lazily=True), []
+        group.follow(lambda: order.append(bench.busy))
+        group.at_once()
+        assert (bench.stored, bench.commits, bench.busy, order) == (1, 1, 1, [1])
+        group.at_once()
+        assert bench.commits == 1
+        durable = started(group.durable())
+        await settled()
+        assert not durable.done()
+        await bench.let_go()
+        assert durable.done()
+        assert bench.syncs == 1
+
+    bench.run(main())
+
+
+def test_what_is_wanted_at_once_waits_for_a_busy_disk(bench: Bench) -> None:
+    async def main() -> None:
+        bench.change().at_once()
+        second = bench.change()
+        second.at_once()
+        assert (bench.commits, bench.busy) == (1, 1)
+        await bench.let_go()
+        assert (bench.commits, bench.busy) == (2, 1)
+        await bench.let_go()
+        await second.durable()
+        assert bench.syncs == 2
+
+    bench.run(main())
+
+
+def test_who_waits_is_told_that_what_was_wanted_at_once_is_not_stored(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        group, bench.full = bench.change(), True
+        waiting = started(group.written())
+        await asyncio.sleep(0)
+        group.at_once()
+        assert group.failed
+        assert not group.is_committed
+        assert await told(waiting) == FULL
+        bench.full = False
+        later = bench.change()
+        assert not later.is_committed
+        later.at_once()
+        assert later.is_committed
+        await bench.let_go()
+
+    bench.run(main())
+    assert not caplog.records
+
+
 def test_a_group_that_nobody_joins_is_committed_in_the_next_turn(bench: Bench) -> None:
     """However many wait for it, and whenever they begin to."""
 

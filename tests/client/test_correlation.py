@@ -9,6 +9,7 @@ import pytest
 
 from blindpost.client.calls import Call, Garbled, Late, Push, Unexpected
 from blindpost.client.errors import (
+    CredentialsError,
     GarbledResponseError,
     RefusedError,
     ResponseTimeoutError,
@@ -17,6 +18,7 @@ from blindpost.client.errors import (
 from blindpost.client.inflight import Awaited
 from blindpost.client.options import Bounds, Timing
 from blindpost.crypto.block_chain import router_chains
+from blindpost.transport.errors import TransportError
 from blindpost.wire.primitives import Writer
 from blindpost.wire.smp.commands import ACK, DEL, GET, OFF, SUB, Command
 from blindpost.wire.smp.errors import BLOCKED, NO_ENTITY, SYNTAX, UNKNOWN_COMMAND, BlockingReason, Code
@@ -262,3 +264,65 @@ async def test_a_response_that_arrives_as_its_caller_is_cancelled_is_late() -> N
         assert await client.next_event() == Late(ACK(bytes(24)), queue_id(1), OK())
         router.reply(asked[1], OK())
         assert await client.next_event() == Late(DEL(), queue_id(2), OK())
+
+
+@virtual
+async def test_a_command_that_is_made_ready_ahead_leaves_when_it_is_sent() -> None:
+    """Once, and without waiting for the company of others."""
+    async with smp_pair() as (client, router):
+        ready = client.ready(Call(ACK(bytes(24)), queue_id(1), KEY))
+        assert ready.transmission is not None
+        await settle()
+        assert client.commands_waiting == 0
+        sending = asyncio.create_task(client.send_ready(ready))
+        await asyncio.sleep(0)
+        assert ready.transmission is None
+        (asked,) = await router.until_requests(1)
+        assert (asked.command, asked.entity_id) == (ACK(bytes(24)), queue_id(1))
+        router.reply(asked, MESSAGE)
+        assert await sending == MESSAGE
+
+
+@virtual
+async def test_what_cannot_be_sent_cannot_be_made_ready() -> None:
+    async with smp_pair() as (client, _):
+        with pytest.raises(CredentialsError):
+            client.ready(Call(ACK(bytes(24)), queue_id(1)))
+
+
+@virtual
+async def test_what_was_made_ready_for_a_connection_that_ended_is_not_sent() -> None:
+    async with smp_pair() as (client, _):
+        ready = client.ready(Call(ACK(bytes(24)), queue_id(1), KEY))
+        await client.close()
+        assert isinstance(await client.send_ready(ready), TransportError)
+
+
+@virtual
+async def test_what_was_made_ready_waits_for_the_window_and_for_those_before_it() -> None:
+    async with smp_pair(bounds=Bounds(window_blocks=1)) as (client, router):
+        ready = client.ready(Call(ACK(bytes(24)), queue_id(3), KEY))
+        first = asyncio.create_task(client.send(GET(), queue_id(1), KEY))
+        (asked,) = await router.until_requests(1)
+        second = asyncio.create_task(client.send(GET(), queue_id(2), KEY))
+        await asyncio.sleep(0)
+        third = asyncio.create_task(client.send_ready(ready))
+        await settle()
+        assert client.commands_waiting == 2
+        router.reply(asked, OK())
+        assert await first == OK()
+        for asked in (await router.until_requests(3))[1:]:
+            router.reply(asked, OK())
+        assert [await second, await third] == [OK(), OK()]
+        assert [asked.entity_id for asked in router.requests] == [queue_id(1), queue_id(2), queue_id(3)]
+
+
+@virtual
+async def test_the_response_to_what_was_made_ready_is_late_for_a_caller_that_left() -> None:
+    async with smp_pair() as (client, router):
+        ready = client.ready(Call(ACK(bytes(24)), queue_id(1), KEY))
+        sending = asyncio.create_task(client.send_ready(ready))
+        (asked,) = await router.until_requests(1)
+        sending.cancel()
+        router.reply(asked, MESSAGE)
+        assert await client.next_event() == Late(ACK(bytes(24)), queue_id(1), MESSAGE)

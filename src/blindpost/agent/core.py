@@ -16,7 +16,7 @@ from blindpost.agent.links import creating
 from blindpost.agent.links.reading import LinkReader
 from blindpost.agent.messages import acking
 from blindpost.agent.messages.delivery import DeliveryWorkers
-from blindpost.agent.messages.flows import Flows
+from blindpost.agent.messages.flows import Flow, Flows
 from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.messages.retelling import Retelling
 from blindpost.agent.model import ConnId
@@ -75,11 +75,12 @@ class Core:
         self.reader = reader = LinkReader(ground, sender)
         self.links = links = creating.Links(ground, sessions, maker)
         draining = Draining(ground, sessions)
-        self.reception = Reception(ground, draining)
+        flow = Flow()
+        self.reception = Reception(ground, draining, flow)
         reading = Reading(ground, subscriptions)
         self.push = PushNotifications(ground, sessions, reading, [address.server for address in ntf_servers])
-        flows = Flows(ground, sessions, reading)
-        acks = acking.Acks(ground, sessions, reading, flows.answered)
+        flows = Flows(ground, sessions, reading, flow)
+        acks = acking.Acks(ground, sessions, reading, flow.answered)
         self.rotation = Rotation(ground)
         self.sync = Synchronisation(ground)
         self.deletion = Deletion(ground, subscriptions)

@@ -121,9 +121,22 @@ class AnyClient(Handler, Generic[C, R]):
         is cancelled takes back what was not sent; responses to the rest, also those that have just arrived,
         come as `Late` events.
         """
-        all_awaited = [self._submit(call) for call in calls]
-        if not all_awaited:
-            return []
+        return await self._results([self._submit(call) for call in calls])
+
+    def ready(self, call: Call[C]) -> Awaited[C, R]:
+        """A command that is encoded and authorized ahead, for `send_ready`; raises `ClientError`."""
+        awaited = self._awaited(call)
+        self._prepared(awaited)
+        return awaited
+
+    async def send_ready(self, awaited: Awaited[C, R]) -> R | Failure:
+        """As `send_many`, of one command; it leaves at once, without waiting for the company of others."""
+        self._enqueue(awaited)
+        self._pump()
+        (result,) = await self._results([awaited])
+        return result
+
+    async def _results(self, all_awaited: list[Awaited[C, R]]) -> list[R | Failure]:
         try:
             return [await awaited.result for awaited in all_awaited]
         except asyncio.CancelledError:
@@ -194,16 +207,22 @@ class AnyClient(Handler, Generic[C, R]):
     # Out
 
     def _submit(self, call: Call[C]) -> Awaited[C, R]:
+        awaited = self._awaited(call)
+        self._enqueue(awaited)
+        self._plan_pump()
+        return awaited
+
+    def _awaited(self, call: Call[C]) -> Awaited[C, R]:
         timeout_s = self._options.timing.response_s if call.timeout_s is None else call.timeout_s
         result: asyncio.Future[R | Failure] = self._loop.create_future()
-        awaited: Awaited[C, R] = Awaited(call, self._dialect.entity_of(call), timeout_s, result)
+        return Awaited(call, self._dialect.entity_of(call), timeout_s, result)
+
+    def _enqueue(self, awaited: Awaited[C, R]) -> None:
         reason = self.closed_because
         if reason is not None:
             awaited.settle(reason.again())
         else:
             self._unsent[awaited] = None
-            self._plan_pump()
-        return awaited
 
     def _plan_pump(self) -> None:
         """Blocks are filled at the end of this turn of the loop, when all of its callers have submitted."""

@@ -23,7 +23,7 @@ from blindpost.store.contract import Durability, NotTheirStoreError, Seen, Store
 from blindpost.wire.frozen import dataclass
 
 _PRIVATE = 0o600
-_LOG_PAGES = 1000
+_LOG_PAGES = 4000
 """How long the log may grow before it is folded into the file; SQLite's own default."""
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")
@@ -326,6 +326,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, owner: Owner, durabilit
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA application_id = {owner.application}")
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability is Durability.FULL else 'NORMAL'}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA temp_store = MEMORY")

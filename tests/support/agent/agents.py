@@ -12,6 +12,7 @@ from blindpost.agent import Agent, AgentConfig, Connected, Connection, Received
 from blindpost.agent.core import Core
 from blindpost.agent.routers.sessions import Session
 from blindpost.client.calls import Call, Failure
+from blindpost.client.inflight import Awaited
 from blindpost.client.smp import SmpClient
 from blindpost.router.config import RouterRules
 from blindpost.store.contract import Durability
@@ -104,8 +105,16 @@ def recorded(party: Party) -> Iterator[list[Call[Command]]]:
             sent.extend(listed)
         return await original(client, listed)
 
+    original_ready = SmpClient.send_ready
+
+    async def send_ready(client: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+        if any(session.client is client for session in _sessions(party)):
+            sent.append(ready.call)
+        return await original_ready(client, ready)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmpClient, "send_many", send_many)
+        patch.setattr(SmpClient, "send_ready", send_ready)
         yield sent
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from blindpost.agent import Event, Failed, Received
 from blindpost.agent.connection import Calls, Connection
 from blindpost.agent.messages.acking import ACK_TAG
+from blindpost.agent.messages.flows import Flow
 from blindpost.agent.messages.receiving import Reception
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
 from blindpost.agent.routers.sessions import Session, SessionKey
@@ -79,7 +80,7 @@ class Desk:
         self.ground = Ground(store, CONFIG, (), pool, lambda conn_id: Connection(cast(Calls, None), conn_id))
         self.ground.work.events.listen(lambda told: self.events.append(told[0]))
         self.ground.work.hurry.listen(lambda key: self.hurried.append(key[1]))
-        self._reception = Reception(self.ground, cast(Any, self.drains))
+        self._reception = Reception(self.ground, cast(Any, self.drains), Flow())
         self.store = store
         self.events: list[Event] = []
         self.hurried: list[int] = []

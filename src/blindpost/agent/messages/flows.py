@@ -1,116 +1,193 @@
 """Acknowledging messages that come one after the other: a router answered the acknowledgement before at once,
 and with the next message.
 
-There a message costs one commit and one sync. Its acknowledgement leaves when the message itself is durable,
-and the message is deleted in the commit that stores the one that came in answer. An agent that is killed in
-between has a message that its router does not have any more: it is shown again (`retelling`), for `ack` had
-not returned.
+There a message costs one commit and one sync, and nothing waits but for the disk and for the router. The sync
+begins with the commit, while the program handles the message. What the program is done with is deleted in the
+commit that stores the next message, and its acknowledgement is made ready; it leaves when the disk has the
+message. An agent that is killed in between has a message that its router does not have any more: it is shown
+again (`retelling`), for `ack` had not returned. Or its router has what is deleted here, and brings it again:
+then it is a copy of what was read, and is acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 from blindpost.agent.errors import ConnError
-from blindpost.agent.messages.acking import acknowledge
+from blindpost.agent.messages.acking import ack_later, acknowledge
 from blindpost.agent.model import ConnId, MessageKind, RcvQueue
 from blindpost.agent.notifications.reading import Reading
 from blindpost.agent.routers.sessions import Session, Sessions
 from blindpost.agent.store import commands, messages, queues
-from blindpost.agent.store.messages import ToAcknowledge
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.suspension import Operation
+from blindpost.agent.work.transactions import Tx
 from blindpost.client.calls import Call
+from blindpost.client.errors import ClientError
+from blindpost.client.inflight import Awaited
 from blindpost.engine.loop import StoreFailedError
-from blindpost.wire.smp.commands import ACK
-from blindpost.wire.smp.responses import MSG, OK
+from blindpost.wire.frozen import dataclass
+from blindpost.wire.smp.commands import ACK, Command
+from blindpost.wire.smp.responses import MSG, OK, Response
 
+SEEN_MIN = 2
+"""So many messages in a row are a flow."""
 PROMPT_S = 0.01
 """An answer within this time is at once, and a program waits no longer than this for one."""
 
 
-class Flows:
-    """Whether messages of one connection come one after the other, and their acknowledgements.
+class Flow:
+    """Whether messages of one connection come one after the other.
 
     Those of several connections share their commits anyhow, and a program that takes them in turn would wait
     for each router's answer: for them it is done as always.
     """
 
-    def __init__(self, ground: Ground, sessions: Sessions, reading: Reading) -> None:
-        self._ground = ground
-        self._sessions = sessions
-        self._reading = reading
+    def __init__(self) -> None:
         self._last: ConnId | None = None
         """The connection of the last message that the program acknowledged."""
-        self._flowing: bool = False
-        """Whether its router sends one message after the other."""
-        ground.work.acknowledged.listen(ground.store.unsure.discard)
+        self._seen = 0
+        """How many of its messages came at once in answer to acknowledgements, and none of others between."""
+
+    def acknowledged(self, conn_id: ConnId) -> None:
+        """The program acknowledges a message of this connection."""
+        if conn_id != self._last:
+            self._last, self._seen = conn_id, 0
 
     def answered(self, conn_id: ConnId, response: object, taken_s: float) -> None:
         """What a router said to an acknowledgement, after so long."""
         if conn_id == self._last:
-            self._flowing = isinstance(response, MSG) and taken_s <= PROMPT_S
+            self._seen = self._seen + 1 if isinstance(response, MSG) and taken_s <= PROMPT_S else 0
+
+    def is_of(self, conn_id: ConnId) -> bool:
+        return conn_id == self._last and self._seen >= SEEN_MIN
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Ready:
+    """An acknowledgement that only waits for the disk."""
+
+    queue: RcvQueue
+    msg_id: int
+    broker_id: bytes
+    session: Session
+    call: Awaited[Command, Response]
+    tx: Tx
+    """The transaction that deletes the message."""
+
+
+class Flows:
+    """The acknowledgements of such messages."""
+
+    def __init__(self, ground: Ground, sessions: Sessions, reading: Reading, flow: Flow) -> None:
+        self._ground = ground
+        self._sessions = sessions
+        self._reading = reading
+        self._flow = flow
+        ground.work.acknowledged.listen(ground.store.unsure.discard)
 
     async def acknowledge(self, conn_id: ConnId, msg_id: int) -> bool:
         """Acknowledge a message; it is durable that the program is done with it when this returns. False:
         nothing was stored, and it is to be done as always."""
-        ground = self._ground
-        if conn_id != self._last:
-            self._last, self._flowing = conn_id, False
-        if not self._flowing:
+        self._flow.acknowledged(conn_id)
+        if not self._flow.is_of(conn_id):
             return False
+        async with self._ground.locked(conn_id):
+            ready = self._made_ready(conn_id, msg_id)
+        if ready is None:
+            return False
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ground.spawn(self._finished(ready, told))
         try:
-            await ground.store.durable((conn_id, msg_id))
-            if not ground.operations.is_open(Operation.SENDING):
-                return False  # put to rest: nothing is sent before it goes on
-            async with ground.operations.under_way(Operation.SENDING), ground.locked(conn_id):
-                message = messages.to_acknowledge(ground.store.reading, conn_id, msg_id)
-                place = None if message is None else self._place(conn_id, message)
-                if message is None or place is None:
-                    return False
-                ground.store.unsure.add((conn_id, msg_id))  # until it is committed
-                response = await self._told(*place, message.broker_id)
-                if not isinstance(response, MSG | OK):
-                    return False
-                with ground.joined(sure=True) as tx:
-                    tx.acknowledged(conn_id, msg_id)
-                    messages.acknowledged(tx, conn_id, msg_id)
+            await asyncio.shield(told)
+            return await _is_durable(ready.tx)
         except asyncio.CancelledError:
-            ground.spawn(self._as_always(conn_id, msg_id))
+            self._ground.spawn(self._surely(ready))  # the program waits no longer; it has acknowledged it
             raise
-        await tx.durable()
-        return True
 
-    async def _as_always(self, conn_id: ConnId, msg_id: int) -> None:
-        """The program waits no longer. It has acknowledged the message all the same."""
+    async def _surely(self, ready: _Ready) -> None:
+        if await _is_durable(ready.tx):
+            return
         with contextlib.suppress(ConnError, StoreFailedError):
-            async with self._ground.locked(conn_id):
+            async with self._ground.locked(ready.queue.conn_id):
                 with self._ground.joined() as tx:
-                    acknowledge(tx, conn_id, msg_id, None)
+                    acknowledge(tx, ready.queue.conn_id, ready.msg_id, None)
             await tx.durable()
 
-    async def _told(self, queue: RcvQueue, session: Session, broker_id: bytes) -> object:
-        """Tell the router; None if it says nothing at once."""
-        loop, response = asyncio.get_running_loop(), None
-        call, began = Call(ACK(broker_id), queue.rcv_id, queue.key), loop.time()
-        with contextlib.suppress(TimeoutError):  # what it says later is taken as an event
-            async with asyncio.timeout(PROMPT_S):
-                (response,) = await session.client.send_many([call])
-        self.answered(queue.conn_id, response, loop.time() - began)
-        if isinstance(response, MSG):
-            self._ground.spawn(self._sessions.hand_over(session, [(queue.rcv_id, response)]))
-        if isinstance(response, MSG | OK):
-            self._reading.acknowledged(queue, broker_id)
-        return response
-
-    def _place(self, conn_id: ConnId, message: ToAcknowledge) -> tuple[RcvQueue, Session] | None:
-        """From where it came, if nothing else is to be done there first."""
-        db = self._ground.store.reading
+    def _made_ready(self, conn_id: ConnId, msg_id: int) -> _Ready | None:
+        """Delete the message, and make its acknowledgement ready, if nothing else is to be done first."""
+        ground = self._ground
+        db = ground.store.reading
+        message = messages.to_acknowledge(db, conn_id, msg_id)
+        if message is None or message.kind is not MessageKind.A_MSG or message.user_ack:
+            return None
         queue = queues.find_rcv_number(db, conn_id, message.queue_number)
-        if queue is None or queue.deleted or message.kind is not MessageKind.A_MSG:
+        if queue is None or queue.deleted:
             return None
         session = self._sessions.current(self._sessions.key(queue.user_id, queue.server, conn_id))
         if session is None or commands.next_command(db, conn_id, queue.server) is not None:
             return None
-        return queue, session
+        try:
+            call = session.client.ready(Call(ACK(message.broker_id), queue.rcv_id, queue.key))
+        except ClientError:
+            return None
+        with ground.joined(sure=True, spare=True) as tx:
+            tx.acknowledged(conn_id, msg_id)
+            messages.acknowledged(tx, conn_id, msg_id)
+        return _Ready(queue, msg_id, message.broker_id, session, call, tx)
+
+    async def _finished(self, ready: _Ready, told: asyncio.Future[None]) -> None:
+        """Tell the router when it may forget the message, and take what it answers."""
+        response: object = None
+        try:
+            with contextlib.suppress(StoreFailedError):
+                response = await self._told(ready)
+        finally:
+            told.set_result(None)
+        if not isinstance(response, MSG | OK):
+            await self._ground.lasting(partial(self._later, ready))
+        if isinstance(response, MSG):
+            await self._sessions.hand_over(ready.session, [(ready.queue.rcv_id, response)])
+        if isinstance(response, MSG | OK):
+            self._reading.acknowledged(ready.queue, ready.broker_id)
+
+    async def _told(self, ready: _Ready) -> object:
+        """What the router says; None if that is nothing at once, or it is not to be told now."""
+        conn_id, ground = ready.queue.conn_id, self._ground
+        message = conn_id, ready.msg_id
+        await ground.store.durable(message)
+        open_still = ground.operations.is_open(Operation.SENDING)
+        if ready.tx.group.failed or not open_still or not self._sessions.is_current(ready.session):
+            return None
+        async with ground.operations.under_way(Operation.SENDING):
+            if not ready.tx.group.is_committed:
+                ground.store.unsure.add(message)
+            loop, response = asyncio.get_running_loop(), None
+            began = loop.time()
+            with contextlib.suppress(TimeoutError):  # what it says later is taken as an event
+                async with asyncio.timeout(PROMPT_S):
+                    response = await ready.session.client.send_ready(ready.call)
+            self._flow.answered(conn_id, response, loop.time() - began)
+            return response
+
+    async def _later(self, ready: _Ready) -> None:
+        """The router is told as always; not if the message was not deleted after all."""
+        async with self._ground.locked(ready.queue.conn_id):
+            if ready.tx.group.failed:
+                return
+            with self._ground.joined() as tx:
+                queue = queues.find_rcv_number(tx, ready.queue.conn_id, ready.queue.number)
+                if queue is not None:
+                    ack_later(tx, queue, ready.broker_id)
+        await tx.written()
+
+
+async def _is_durable(tx: Tx) -> bool:
+    """False if it was taken back, and is to be done again."""
+    try:
+        await tx.durable()
+    except StoreFailedError:
+        return False
+    return True

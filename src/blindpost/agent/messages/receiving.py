@@ -23,6 +23,7 @@ from blindpost.agent.handshake.confirming import (
 from blindpost.agent.messages import content
 from blindpost.agent.messages.acking import ack_later
 from blindpost.agent.messages.content import Fate
+from blindpost.agent.messages.flows import Flow
 from blindpost.agent.messages.layers import Inner, open_client_envelope, open_delivery
 from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.model import ConnType, QueueStatus, RcvQueue, SyncState, Whole
@@ -65,9 +66,10 @@ log = logging.getLogger(__name__)
 class Reception:
     """Where sessions bring messages to."""
 
-    def __init__(self, ground: Ground, draining: Draining) -> None:
+    def __init__(self, ground: Ground, draining: Draining, flow: Flow) -> None:
         self._ground = ground
         self._draining = draining
+        self._flow = flow
         self._in_hand: dict[tuple[Server, bytes], MSG] = {}
         """The last message that came from a queue and is not processed yet."""
 
@@ -116,6 +118,8 @@ class Reception:
             self._ground.kem_source(self._may_need_pair(queue)) as kem,
         ):
             tx = self._process(queue, msg, kem)
+            if self._flow.is_of(queue.conn_id):
+                tx.group.at_once()
         await tx.written()
 
     def _may_need_pair(self, queue: RcvQueue) -> bool:

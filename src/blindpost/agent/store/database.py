@@ -8,7 +8,6 @@ import functools
 import logging
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from blindpost.agent.store import lives
 from blindpost.agent.store.grouping import PARTS_MAX, UNSYNCED_MAX, Group
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
+from blindpost.agent.store.syncing import SyncThread
 from blindpost.agent.store.upgrading import seal_anew
 from blindpost.agent.store.vault import STRETCHING, Stretching, Vault, open_vault
 from blindpost.crypto.entropy import Entropy, system_entropy
@@ -89,7 +89,7 @@ class AgentStore:
         """Groups that a power loss would take back."""
         self._under_sync: list[Group] = []
         """Those of them that the thread is about to make durable."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self._thread = SyncThread()
         self._broken: StoreFailedError | None = None
         self.on_break: Callable[[StoreFailedError], None] | None = None
         """Called when nothing is taken any more until the next start."""
@@ -205,6 +205,8 @@ class AgentStore:
                 self._erasing = asyncio.get_running_loop().call_later(ERASED_AFTER_S, self._erase)
         if self._file.defers_syncs:
             self._committed.append(group)
+            if group.awaited:
+                self._begin_sync()  # while what follows from it happens
             group.committed()
         else:
             group.committed()

@@ -59,7 +59,7 @@ class Group:
         self.hurried = False
         """Whether it is to be committed with no further delay than that of the disk."""
         self.awaited = False
-        """Whether somebody waits until it is durable."""
+        """Whether somebody waits until it is durable, or is about to."""
         self._open = True
         self._done = False
         self._failure: StoreFailedError | None = None
@@ -111,10 +111,24 @@ class Group:
             self.hurried = True
             self._handle = asyncio.get_running_loop().call_soon(self._turn, TURNS_MAX, self.parts)
 
+    def at_once(self) -> None:
+        """Commit now and begin to make it durable, without waiting for others that might join: what comes
+        next waits for the disk. Those who wait are told if that fails."""
+        if self._open:
+            self._disarm()
+            self.hurried = self.awaited = True
+            with contextlib.suppress(StoreFailedError):
+                self._store.write()
+
     def lazily(self, within_s: float = LAZY_S) -> None:
         """Commit with what comes next, or after a while."""
         if self._open and self._handle is None:
             self._handle = asyncio.get_running_loop().call_later(within_s, self._due)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it happened."""
+        return not self._open and self._failure is None
 
     @property
     def failed(self) -> bool:
