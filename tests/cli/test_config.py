@@ -164,6 +164,29 @@ def test_an_endless_number_is_reported_with_its_line() -> None:
     assert told(text) == f"{FILE}, line {line}: limits.new_per_second: Input should be a finite number."
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            'fronts = "auto"',
+            "fronts = -1",
+            "router.fronts: Input should be greater than or equal to 0, or 'auto'",
+        ),
+        ('fronts = "auto"', 'fronts = "two"', "router.fronts: Input should be a valid integer, or 'auto'"),
+        (
+            "message_ttl_s = 1814400",
+            'message_ttl_s = "ever"',
+            "rules.message_ttl_s: Input should be a valid integer, or 'never'",
+        ),
+    ],
+)
+def test_a_setting_that_takes_a_number_or_a_word_is_one_mistake(
+    before: str, after: str, message: str
+) -> None:
+    text = changed(before, after)
+    assert told(text) == f"{FILE}, line {line_of(text, after)}: {message}."
+
+
 def test_a_missing_setting_is_named() -> None:
     text = changed('hosts = ["smp.example.org"]', "")
     said = told(text)

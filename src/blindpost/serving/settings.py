@@ -41,7 +41,15 @@ def parse(content: bytes, file: Path, settings: type[S]) -> S:
         return settings.model_validate(tables)
     except ValidationError as error:
         lines = Lines(text)
-        told = [_told(file, lines, mistake, settings) for mistake in error.errors()]
+        told: list[str] = []
+        place: tuple[int | str, ...] = ()
+        for mistake in error.errors():
+            if mistake["type"] == "literal_error" and mistake["loc"][:2] == place:
+                # A setting that takes a number or a word, and got neither.
+                told[-1] = f"{told[-1].removesuffix('.')}, or {mistake['ctx']['expected']}."
+            else:
+                told.append(_told(file, lines, mistake, settings))
+            place = mistake["loc"][:2]
         raise OperatorError("\n".join(told)) from error
 
 
