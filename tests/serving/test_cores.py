@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blindpost.router.running import choices
-from blindpost.router.running.settings import RouterSection, Settings
+from blindpost.router.running.settings import LimitsSection, RouterSection, Settings
 from blindpost.serving import cores
 from blindpost.serving.cores import OVERRIDE
 
@@ -50,13 +50,27 @@ def test_without_groups_the_processors_that_are_allowed_count(
     assert cores.cores(tmp_path / "none", tmp_path / "neither") == 5
 
 
-@pytest.mark.parametrize(("count", "fronts"), [(1, 0), (2, 0), (3, 2), (4, 3), (8, 7), (64, 7)])
-def test_a_router_has_one_front_less_than_cores_where_that_helps(
-    monkeypatch: pytest.MonkeyPatch, count: int, fronts: int
+@pytest.mark.parametrize(
+    ("count", "memory_mib", "fronts"),
+    [
+        (1, 2048, 0),
+        (2, 2048, 0),
+        (3, 2048, 2),
+        (4, 2048, 3),
+        (8, 2048, 7),
+        (64, 2048, 7),
+        (8, 896, 7),
+        (8, 512, 4),
+        (8, 128, 1),
+    ],
+)
+def test_a_router_has_one_front_less_than_cores_where_that_helps_and_memory_allows(
+    monkeypatch: pytest.MonkeyPatch, count: int, memory_mib: int, fronts: int
 ) -> None:
     monkeypatch.setenv(OVERRIDE, str(count))
-    settings = Settings.model_construct(router=RouterSection())
+    limits = LimitsSection(memory_mib=memory_mib)
+    settings = Settings.model_construct(router=RouterSection(), limits=limits)
     assert choices.fronts(settings) == fronts
     for explicit in (0, 1, 64):
-        settings = Settings.model_construct(router=RouterSection(fronts=explicit))
+        settings = Settings.model_construct(router=RouterSection(fronts=explicit), limits=limits)
         assert choices.fronts(settings) == explicit

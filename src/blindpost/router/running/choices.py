@@ -26,15 +26,18 @@ FRONTS_CORES_MIN = 3
 """With two cores a front and the engine would share what one process has already."""
 FRONTS_MAX = 7
 """With more of them the engine is the limit."""
+FRONT_MIB = 128
+"""A front takes 27 MiB before its first connection; most of what a router may use is for connections."""
 
 
 def fronts(settings: Settings) -> int:
-    """As many as were asked for, or as this machine has a use for."""
+    """As many as were asked for, or as this machine has a use for and memory allows."""
     wanted = settings.router.fronts
     if wanted != "auto":
         return wanted
     count = cores()
-    return min(count - 1, FRONTS_MAX) if count >= FRONTS_CORES_MIN else 0
+    most = min(FRONTS_MAX, settings.limits.memory_mib // FRONT_MIB)
+    return min(count - 1, most) if count >= FRONTS_CORES_MIN else 0
 
 
 def router_rules(settings: Settings) -> RouterRules:
