@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
 import random
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,10 @@ from blindpost.router.changes import Wanted
 from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.fronted import Fronted
-from blindpost.router.fronts.line import SocketLine
+from blindpost.router.fronts.line import DESCRIPTORS_MAX, SocketLine
 from blindpost.router.state import RouterClient
 from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
+from blindpost.serving.failures import OperatorError
 from blindpost.transport.errors import TransportError
 from blindpost.transport.plan import SessionLimits
 from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
@@ -216,6 +220,33 @@ async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_p
         assert fronts.restarted == 1
 
 
+def has_come(fronts: fleet.Fronts, count: int) -> bool:
+    """Whether so many connections are in a front or wait for one."""
+    return sum(len(front.sessions) for front in fronts.fronts) + len(fronts.waiting) == count
+
+
+async def test_all_who_come_while_a_front_takes_nothing_get_to_it_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many: only some of them fit into one call, and what the system holds for a front is bounded."""
+    monkeypatch.setattr(channel, "HIGH", 16 << 10)
+    async with running_router(tmp_path, fronts=1) as running, contextlib.AsyncExitStack() as stack:
+        fronts = fronts_of(running)
+        (front,) = fronts.fronts
+        await stand_still(front.pid)
+        came = itertools.count(1)
+        while len(fronts.waiting) <= 2 * DESCRIPTORS_MAX:
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            await until_heard(partial(has_come, fronts, next(came)))
+        os.kill(front.pid, signal.SIGCONT)
+        await until_heard(lambda: not fronts.waiting)
+        assert len(front.sessions) == next(came) - 1
+        client = await running.connect()
+        assert isinstance(await client.send(PING()), PONG)
+        await client.close()
+    assert fronts.restarted == 0
+
+
 @contextlib.asynccontextmanager
 async def stopped_front(
     tmp_path: Path, limits: SessionLimits | None = None
@@ -349,7 +380,7 @@ async def test_fronts_are_as_many_as_the_machine_has_a_use_for_and_log_as_their_
         edit(folder, 'level = "debug"', 'level = "info"')
         assert (await router.ask("reload"))["taken"] == ["log.level"]
         os.kill(fronts["pids"][0], signal.SIGKILL)
-        await until(lambda: replaced(router))
+        await until(lambda: replaced(router, 2))
         client = await router.connect()
         assert isinstance(await client.send(PING()), PONG)
         await client.close()
@@ -359,9 +390,59 @@ async def test_fronts_are_as_many_as_the_machine_has_a_use_for_and_log_as_their_
     )
 
 
-async def replaced(router: StartedRouter) -> bool:
+async def test_a_router_none_of_whose_fronts_comes_up_again_is_not_ready(tmp_path: Path) -> None:
+    folder = tmp_path / "router"
+    init(folder)
+    set_fronts(folder, 1)
+    async with started(folder) as router:
+        (first,) = router.status["fronts"]["pids"]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: replaced(router, 1))
+        (second,) = (await router.ask("status"))["fronts"]["pids"]
+        os.kill(second, signal.SIGSTOP)
+        await until(lambda: is_ready(router, False))
+        assert (await router.ask("status"))[
+            "health"
+        ] == "no front runs, and connections wait for one: the log says why"
+        os.kill(second, signal.SIGCONT)
+        await until(lambda: is_ready(router, True))
+        assert await router.end() == 0
+
+
+async def is_ready(router: StartedRouter, ready: bool) -> bool:
+    return bool((await router.ask("status"))["ready"]) is ready
+
+
+async def test_a_router_that_may_not_start_processes_says_so(tmp_path: Path) -> None:
+    def start() -> Any:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    async with running_router(tmp_path, fronts=1) as running:
+        fronts = fronts_of(running)
+        fronts.start_front = start
+        with pytest.raises(OperatorError, match=r"a front process cannot be started: .*TasksMax"):
+            fronts.start()
+
+
+async def replaced(router: StartedRouter, count: int) -> bool:
+    """Whether one front was replaced, and there are so many again."""
     fronts = (await router.ask("status"))["fronts"]
-    return fronts["restarted"] == 1 and len(fronts["pids"]) == 2
+    return fronts["restarted"] == 1 and len(fronts["pids"]) == count
+
+
+async def test_a_front_that_starts_slowly_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To kill it would be to begin again, and it would be as slow."""
+    monkeypatch.setattr(fleet, "COMMAND", (sys.executable, "-c", "import signal; signal.pause()"))
+    async with running_router(tmp_path, fronts=1) as running:
+        fronts = fronts_of(running)
+        (front,) = fronts.fronts
+        for _ in range(fleet.STARTING_MAX):
+            await fronts.look()
+        assert fronts.fronts == [front]
+        await fronts.look()
+        assert front not in fronts.fronts
 
 
 GARBAGE = {

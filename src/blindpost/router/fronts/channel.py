@@ -57,6 +57,8 @@ class Channel:
         """Those that came, in the order of the frames that speak of them."""
         self.on_relief: Callable[[], None] | None = None
         """Called when the backlog has fallen below `LOW`, having been above `HIGH`."""
+        self.on_room: Callable[[], None] | None = None
+        """Called when descriptors may be put again, after as many waited as leave in one call."""
         self.lags = False
         """Whether the other side does not take what is put."""
         self.heard_at = self._loop.time()
@@ -67,7 +69,11 @@ class Channel:
     @property
     def takes_descriptors(self) -> bool:
         """Whether one more may be put: none may come after its frame, so all that wait leave in one call."""
-        return self.is_open and len(self._outgoing) < DESCRIPTORS_MAX
+        return self.is_open and not self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._outgoing) >= DESCRIPTORS_MAX
 
     def put(self, kind: int, number: int, parts: list[Buffer], size: int, descriptor: int = -1) -> None:
         """Send a frame, of which the parts make up the body, by the end of this turn of the loop."""
@@ -121,6 +127,9 @@ class Channel:
         out = self._out
         pieces = list(out) if len(out) <= _AT_ONCE else [out[place] for place in range(_AT_ONCE)]
         sent = self.line.send(pieces, self._outgoing)
+        if self._is_full and self.on_room is not None:
+            # Not at once, as with `_relieve`.
+            self._loop.call_soon(self.on_room)
         self._outgoing.clear()
         return sent
 

@@ -101,8 +101,10 @@ class FarSession(Session):
                 self.hand_over(held)
 
     def hand_over(self, held: bytes) -> None:
-        """Give it to a front, with what came on it; without any front it waits for the next."""
+        """Give it to a front, with what came on it; if none takes it now, it waits until one does."""
         transport, front = self._transport, self._fleet.least()
+        if self.stage is not Stage.TLS or transport.is_closing():
+            return  # it ends, and has not heard of it yet
         if front is None:
             self._fleet.waiting[self] = held
             transport.pause_reading()

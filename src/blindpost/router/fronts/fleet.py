@@ -22,6 +22,7 @@ from blindpost.router.fronts.far import FarSession
 from blindpost.router.fronts.frames import Setup
 from blindpost.router.fronts.line import Line, SocketLine
 from blindpost.serving.children import PYTHON
+from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
 from blindpost.serving.memory import anonymous_bytes
 from blindpost.serving.prometheus import Text
@@ -35,6 +36,8 @@ COMMAND = (*PYTHON, "blindpost.router.fronts.front")
 LOOK_S = 2.0
 MISSED_MAX = 10
 """A front that left so many looks in a row unanswered is killed. Time would pass while we stood still."""
+STARTING_MAX = 60
+"""The same for one that has never answered: a machine that is slow or busy takes its time to start it."""
 STEADY_S = 5.0
 """A front that ended sooner after its start is replaced only after a pause."""
 PAUSE_S = 1.0
@@ -80,10 +83,14 @@ class Front:
         self.started = asyncio.get_running_loop().time()
         self.missed = 0
         """How many looks it left unanswered."""
+        self.is_up = False
+        """Whether it has ever answered."""
         line, self.process = fleet.start_front()
         self.channel = Channel(line, self._hear, self._lost)
         self.channel.on_relief = self._relieved
+        self.channel.on_room = fleet.take_waiting
         self.channel.tell(frames.SETUP, 0, fleet.setup.written())
+        self.channel.tell(frames.PING, 0)
 
     @property
     def pid(self) -> int:
@@ -112,6 +119,7 @@ class Front:
     def _hear(self, kind: int, number: int, view: memoryview) -> None:
         if kind == frames.PONG:
             self.missed = 0
+            self.is_up = True
             return
         session = self.sessions.get(number)
         if session is None:
@@ -162,18 +170,31 @@ class Fronts:
         self.fronts: list[Front] = []
         self.restarted = 0
         self.waiting: dict[FarSession, bytes] = {}
-        """Connections for which there is no front, with what came on them."""
+        """Connections that no front takes now, with what came on them."""
         self._ending = False
         self._ended: list[Child] = []
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
-        for _ in range(self.count):
-            self._add()
+        """`OperatorError` if the system does not let us."""
+        try:
+            for _ in range(self.count):
+                self._add()
+        except OSError as error:
+            raise OperatorError(
+                f"a front process cannot be started: {error.strerror}. Allow more processes (TasksMax, "
+                "`ulimit -u`), or set fewer router.fronts."
+            ) from error
 
     def _add(self) -> None:
         self.fronts.append(Front(self))
+        self.take_waiting()
+
+    def take_waiting(self) -> None:
+        """Give those who wait to fronts that take them; fronts that are full call again."""
         for session, held in tuple(self.waiting.items()):
+            if self.least() is None:
+                return
             session.hand_over(held)
 
     def renew(self, credentials: Credentials, limits: SessionLimits, log_format: str, log_level: str) -> None:
@@ -200,7 +221,7 @@ class Fronts:
     async def look(self) -> None:
         """Ask every front whether it is there; those that ended are let go of."""
         for front in tuple(self.fronts):
-            if front.missed >= MISSED_MAX:
+            if front.missed >= (MISSED_MAX if front.is_up else STARTING_MAX):
                 log.error("a front does not answer: it is replaced, and its clients reconnect")
                 front.kill()
             else:
@@ -263,6 +284,12 @@ class Fronts:
         self._ended.clear()
 
     # --- for status and metrics
+
+    def trouble(self) -> str | None:
+        """At the start connections wait for the first front. Later nobody may have come up for those lost."""
+        if not self.restarted or any(front.is_up for front in self.fronts):
+            return None
+        return "no front runs, and connections wait for one: the log says why"
 
     def status(self) -> dict[str, Any]:
         pids = [front.pid for front in self.fronts]

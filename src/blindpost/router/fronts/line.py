@@ -12,10 +12,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from blindpost.serving.descriptors import SPARE
 from blindpost.wire.value import Buffer
 
-DESCRIPTORS_MAX = 64
-"""Descriptors that leave in one call."""
+DESCRIPTORS_MAX = SPARE // 2
+"""Descriptors that leave in one call. A front that has all connections there may be has room for them still,
+before it closes those that they replace.
+"""
 _SPACE = socket.CMSG_SPACE(DESCRIPTORS_MAX * array("i").itemsize)
 
 

@@ -197,6 +197,9 @@ class RouterService(RoutingService[RouterPlace]):
         identity = Identity(place.keys)
         return identity.ca_key, identity.online, place.file, *acme_files(place)
 
+    def trouble(self) -> str | None:
+        return super().trouble() or (None if self.fronts is None else self.fronts.trouble())
+
     def notice(self) -> str | None:
         return None if self.site.renewal is None else self.site.renewal.trouble
 
