@@ -445,6 +445,26 @@ async def test_a_front_that_starts_slowly_is_waited_for(
         assert front not in fronts.fronts
 
 
+@pytest.mark.parametrize("program", ["pass", "import signal; signal.pause()"], ids=["ends", "stuck"])
+async def test_a_front_that_does_not_come_up_is_given_no_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """It has the fewest connections, and would be given all that come, while the other serves."""
+    async with running_router(tmp_path, fronts=2) as running:
+        fronts = fronts_of(running)
+        await until_heard(lambda: all(front.is_up for front in fronts.fronts))
+        monkeypatch.setattr(fleet, "COMMAND", (sys.executable, "-c", program))
+        monkeypatch.setattr(fleet, "PAUSE_S", 0.0)
+        monkeypatch.setattr(fleet, "COMING_S", 0.0 if "pause" in program else fleet.COMING_S)
+        lost, kept = fronts.fronts
+        lost.kill()
+        await until_heard(lambda: fronts.restarted > 2 or "pause" in program)
+        clients = [await running.connect() for _ in range(5)]
+        assert len(kept.sessions) == len(clients)
+        for client in clients:
+            await client.close()
+
+
 GARBAGE = {
     "a length that is none": b"\xff" * 64,
     "an unknown kind": (3).to_bytes(4, "little") + b"\xee" + (1).to_bytes(8, "little") + b"abc",

@@ -38,6 +38,8 @@ MISSED_MAX = 10
 """A front that left so many looks in a row unanswered is killed. Time would pass while we stood still."""
 STARTING_MAX = 60
 """The same for one that has never answered: a machine that is slow or busy takes its time to start it."""
+COMING_S = 5.0
+"""How long after its start a front gets connections although it has never answered."""
 STEADY_S = 5.0
 """A front that ended sooner after its start is replaced only after a pause."""
 PAUSE_S = 1.0
@@ -119,7 +121,9 @@ class Front:
     def _hear(self, kind: int, number: int, view: memoryview) -> None:
         if kind == frames.PONG:
             self.missed = 0
-            self.is_up = True
+            if not self.is_up:
+                self.is_up = True
+                self._fleet.came_up()
             return
         session = self.sessions.get(number)
         if session is None:
@@ -171,6 +175,8 @@ class Fronts:
         self.restarted = 0
         self.waiting: dict[FarSession, bytes] = {}
         """Connections that no front takes now, with what came on them."""
+        self._come_up = True
+        """Whether the last front that answered, or ended before it did, answered."""
         self._ending = False
         self._ended: list[Child] = []
         self._timers: set[asyncio.TimerHandle] = set()
@@ -205,8 +211,20 @@ class Fronts:
 
     def least(self) -> Front | None:
         """The front with the fewest connections that takes one more."""
-        able = [front for front in self.fronts if front.channel.takes_descriptors]
+        able = [front for front in self.fronts if front.channel.takes_descriptors and self._serves(front)]
         return min(able, key=lambda front: len(front.sessions), default=None)
+
+    def _serves(self, front: Front) -> bool:
+        """One that starts serves in a moment, unless the last one did not come up: it would lose them all."""
+        if front.is_up:
+            return True
+        age = asyncio.get_running_loop().time() - front.started
+        return self._come_up and age < COMING_S
+
+    def came_up(self) -> None:
+        """A front has answered for the first time."""
+        self._come_up = True
+        self.take_waiting()
 
     def hold(self) -> None:
         """Until `flush` no front is sent anything."""
@@ -232,6 +250,7 @@ class Fronts:
     def ended(self, front: Front) -> None:
         self.fronts.remove(front)
         self._ended.append(front.process)
+        self._come_up = self._come_up and front.is_up
         if self._ending:
             return
         self.restarted += 1
