@@ -28,7 +28,7 @@ from blindpost.router.changes import Wanted
 from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.fronted import Fronted
-from blindpost.router.fronts.line import DESCRIPTORS_MAX, SocketLine
+from blindpost.router.fronts.line import DESCRIPTORS_MAX, FOR_THE_ENGINE, SocketLine
 from blindpost.router.state import RouterClient
 from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
 from blindpost.serving.failures import OperatorError
@@ -428,6 +428,23 @@ async def replaced(router: StartedRouter, count: int) -> bool:
     """Whether one front was replaced, and there are so many again."""
     fronts = (await router.ask("status"))["fronts"]
     return fronts["restarted"] == 1 and len(fronts["pids"]) == count
+
+
+async def test_what_a_supervisor_sends_to_all_processes_does_not_end_a_front_that_starts(
+    tmp_path: Path,
+) -> None:
+    async with running_router(tmp_path, fronts=1) as running:
+        fronts = fronts_of(running)
+        (front,) = fronts.fronts
+        for number in FOR_THE_ENGINE:
+            os.kill(front.pid, number)
+        assert not front.is_up
+        client = await running.connect()
+        for number in FOR_THE_ENGINE:
+            os.kill(front.pid, number)
+        assert isinstance(await client.send(PING()), PONG)
+        await client.close()
+        assert fronts.fronts == [front]
 
 
 async def test_a_front_that_starts_slowly_is_waited_for(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import socket
 import subprocess
 import time
@@ -20,7 +21,7 @@ from blindpost.router.fronts import frames
 from blindpost.router.fronts.channel import Channel, GarbageError
 from blindpost.router.fronts.far import FarSession
 from blindpost.router.fronts.frames import Setup
-from blindpost.router.fronts.line import Line, SocketLine
+from blindpost.router.fronts.line import FOR_THE_ENGINE, Line, SocketLine
 from blindpost.serving.children import PYTHON
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
@@ -63,14 +64,19 @@ class Child(Protocol):
 def start_process() -> tuple[Line, Child]:
     """A front, and our end of what joins us."""
     own, other = socket.socketpair()
-    with other:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            (*COMMAND, str(other.fileno())),
-            pass_fds=(other.fileno(),),
-            stdin=subprocess.DEVNULL,
-            env=unsupervised(),
-            start_new_session=True,
-        )
+    # It inherits what is blocked: until it ignores these signals they must not end it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_ENGINE)
+    try:
+        with other:
+            process = subprocess.Popen(  # noqa: S603 - our own command
+                (*COMMAND, str(other.fileno())),
+                pass_fds=(other.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=unsupervised(),
+                start_new_session=True,
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return SocketLine(own), process
 
 

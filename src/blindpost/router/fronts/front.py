@@ -21,7 +21,7 @@ from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.verifying import OneByOne
 from blindpost.router.fronts import frames
 from blindpost.router.fronts.channel import Channel
-from blindpost.router.fronts.line import Line, SocketLine
+from blindpost.router.fronts.line import FOR_THE_ENGINE, Line, SocketLine
 from blindpost.router.sealing import sealed_message
 from blindpost.serving import logs
 from blindpost.transport import errors
@@ -300,8 +300,8 @@ async def run(sock: socket.socket) -> None:
 
 
 def main() -> None:
-    # The engine ends a front by closing its end; signals are for the engine.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
+    # The engine ends a front by closing its end; signals are for the engine, which blocked them until now.
+    for number in FOR_THE_ENGINE:
         signal.signal(number, signal.SIG_IGN)
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from array import array
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from typing import Protocol
 from blindpost.serving.descriptors import SPARE
 from blindpost.wire.value import Buffer
 
+FOR_THE_ENGINE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+"""Signals that a supervisor may send to all processes of a router."""
 DESCRIPTORS_MAX = SPARE // 2
 """Descriptors that leave in one call. A front that has all connections there may be has room for them still,
 before it closes those that they replace.

@@ -47,8 +47,8 @@ takeover_s = 10
 
 [router]
 # Processes that own the connections (TLS, encryption, signatures), besides the one that decides and stores.
-# 0: one process does everything. "auto": one less than the cores of this machine, 7 at most, and 0 if it has
-# less than three. `status` tells what it is. See docs/fronts.md.
+# 0: one process does everything. "auto": one less than the cores of this machine, 7 at most, one for every
+# 128 MiB of memory_mib, and 0 with less than three cores. `status` tells what it is. See docs/fronts.md.
 fronts = "auto"
 
 [rules]
