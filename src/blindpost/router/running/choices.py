@@ -27,7 +27,7 @@ FRONTS_CORES_MIN = 3
 FRONTS_MAX = 7
 """With more of them the engine is the limit."""
 FRONT_MIB = 128
-"""A front takes 27 MiB before its first connection; most of what a router may use is for connections."""
+"""One front at most for so much of what a router may use: it takes 27 MiB before its first connection."""
 
 
 def fronts(settings: Settings) -> int:
