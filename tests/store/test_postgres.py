@@ -316,6 +316,35 @@ async def test_a_database_with_another_history_is_not_served(
     assert "restart this server" in caplog.text
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_a_commit_of_another_owner_is_never_taken_for_the_one_in_doubt(
+    database: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The other one came and went while this one could not reach the database."""
+    may_connect, displaced = asyncio.Event(), asyncio.Event()
+    async with wired(database) as (wire, dsn), opened(dsn) as store:
+        store.on_displaced = displaced.set
+        await store.commit([put(a=1)], {})
+        connect = store._connect
+
+        async def connect_later() -> driver.Connection:
+            await may_connect.wait()
+            return await connect()
+
+        monkeypatch.setattr(store, "_connect", connect_later)
+        wire.cut(after=False)
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await store.commit([put(b=2)], {})
+        async with opened(database) as other:
+            for number in range(count):
+                await other.commit([put(c=number)], {})
+        may_connect.set()
+        with pytest.raises(OutcomeUnknownError):
+            await unknown.value.outcome
+        await displaced.wait()
+        assert store.is_away
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 async def test_the_database_server_may_be_restarted(
     postgres: PostgresServer, database: str, how: signal.Signals, caplog: pytest.LogCaptureFixture

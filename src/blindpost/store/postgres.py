@@ -95,6 +95,9 @@ CREATE TABLE IF NOT EXISTS state (
 ) WITH (fillfactor = 20)
 """
 
+_BEGIN = "UPDATE state SET commits = commits + 2"
+"""A former owner that is in doubt about one commit must not take the first of ours for it."""
+
 _HAS_OWNER = """
 SELECT EXISTS (SELECT 1 FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND objsubid = 1
@@ -136,6 +139,7 @@ class PostgresStore:
             raise StoreFailedError(f"the database cannot be opened: {store._told(error)}") from None
         try:
             await store._migrate(connection)
+            await connection.execute(_BEGIN)
             store._commits, store.counts = await store._state(connection)
         except FAILURES as error:
             connection.terminate()
