@@ -71,7 +71,7 @@ async def test_another_router_in_the_same_database_is_refused(tmp_path: Path, da
     init(tmp_path / "two", "--store", "postgres", "--dsn", with_password(database))
     async with started(tmp_path / "one"):
         told = run("router", "start", "-c", tmp_path / "two", code=1).stderr
-    assert "another router uses this database" in told
+    assert "another server uses this database" in told
     assert "hush" not in told
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.support.serving.bugs import BUGS
 from tests.support.serving.commands import Started, run
 from tests.support.serving.dashboards import missing
 from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, http, make, started
+from tests.support.serving.systemd import Systemd
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.word))
 
@@ -107,29 +107,6 @@ def move_store(kind: Kind, folder: Path, elsewhere: Path) -> None:
         elsewhere.mkdir()
         for file in folder.glob(f"{name}*"):
             file.rename(elsewhere / file.name)
-
-
-class Systemd:
-    """systemd's end of a notification socket."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(str(path))
-        self.said: list[str] = []
-
-    def __enter__(self) -> Systemd:
-        asyncio.get_running_loop().add_reader(self._socket, self._hear)
-        return self
-
-    def _hear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self.said.append(self._socket.recv(4096).decode())
-
-    def __exit__(self, *_: object) -> None:
-        self._hear()
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
 
 
 @contextlib.asynccontextmanager

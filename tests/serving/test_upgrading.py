@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.ds.settings import DsPlace
 from blindpost.router.running.settings import RouterPlace
 from blindpost.serving import upgrading
 from blindpost.serving.children import free_port
@@ -24,6 +25,7 @@ from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
 from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, http, make
 from tests.support.serving.kinds import started as server_of
+from tests.support.serving.systemd import Systemd
 
 UPGRADES = 3
 
@@ -89,6 +91,39 @@ async def test_every_server_keeps_what_it_stored(kind: Kind, tmp_path: Path) -> 
         assert await server.end(signal.SIGTERM) == 0
     finally:
         await server.close()
+
+
+async def test_the_watchdog_waits_for_a_program_that_takes_over(tmp_path: Path) -> None:
+    """A drain and a store that is brought up to date may take longer than a loop may stand still."""
+    await asyncio.to_thread(make, DS, tmp_path / "one")
+    server = server_of(DS, tmp_path / "one")
+    server.environment |= {"NOTIFY_SOCKET": str(tmp_path / "systemd"), "WATCHDOG_USEC": "60000000"}
+    with Systemd(tmp_path / "systemd") as systemd:
+        try:
+            await server.start()
+            await asyncio.to_thread(run, "ds", "upgrade", "-c", tmp_path / "one")
+            assert await server.end(signal.SIGTERM) == 0
+        finally:
+            await server.close()
+    said = [
+        text.partition("STATUS=")[0].split("\n") for text in systemd.said if not text.startswith("WATCHDOG=")
+    ]
+    ready = ["READY=1", "WATCHDOG_USEC=60000000", ""]
+    assert [row for row in said if not row[0].startswith("RELOADING")] == [
+        ready,
+        ["WATCHDOG_USEC=86400000000", ""],
+        ready,
+        ["STOPPING=1", "WATCHDOG=1", ""],
+    ]
+
+
+async def test_a_program_that_is_not_there_any_more_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(make, DS, tmp_path / "one")
+    monkeypatch.setattr(upgrading, "COMMAND", (str(tmp_path / "old" / "python"), "-m", "blindpost.cli"))
+    with pytest.raises(OperatorError, match=r"the installed program cannot be started .*Nothing was changed"):
+        await upgrading.check(DsPlace.read(tmp_path / "one"))
 
 
 @contextlib.asynccontextmanager

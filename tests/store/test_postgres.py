@@ -150,7 +150,7 @@ async def test_a_refused_commit_is_known_not_to_be_stored(
 async def test_a_database_has_one_owner(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "LOCK_WAIT_S", 0.05)
     async with opened(database):
-        with pytest.raises(DatabaseInUseError, match="another router uses this database"):
+        with pytest.raises(DatabaseInUseError, match="another server uses this database"):
             await PostgresStore.open(database, SCHEMA)
         async with opened(database, Schema("others", (), ())):
             pass

@@ -55,4 +55,5 @@ async def _told_store(place: DsPlace, runs: bool) -> str:
     from blindpost.store import postgres
 
     found = await postgres.look(database, SCHEMA)
-    return told_store(found, len(SCHEMA.migrations), "the database", runs=runs)
+    shared = place.settings.store.standby
+    return told_store(found, len(SCHEMA.migrations), "the database", runs=runs, shared=shared)

@@ -77,7 +77,7 @@ async def _told_store(place: NtfPlace, runs: bool) -> str:
     from blindpost.store import postgres
 
     found = await postgres.look(settings.dsn, SCHEMA)
-    return told_store(found, len(SCHEMA.migrations), "the database", runs=runs)
+    return told_store(found, len(SCHEMA.migrations), "the database", runs=runs, shared=settings.standby)
 
 
 async def _told_store_key(place: NtfPlace, runs: bool) -> str:

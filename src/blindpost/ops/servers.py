@@ -61,7 +61,8 @@ class Watched:
         status = answers["status"]
         health, sentence = Health.RUNNING, str(status["health"])
         if status["state"] == WAITING:
-            return self._bare(face, Health.STANDBY, sentence)
+            health = Health.STANDBY if status.get("follows", True) else Health.NOT_READY
+            return self._bare(face, health, sentence)
         if status["state"] == "draining":
             health, sentence = Health.DRAINING, "it is stopping: it answers what it accepted"
         elif not status["ready"]:

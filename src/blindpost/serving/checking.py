@@ -383,16 +383,17 @@ def told_certificates(certificates: Sequence[x509.Certificate], remedy: str) -> 
     return told
 
 
-def told_store(seen: Seen, known: int, name: str, *, runs: bool) -> str:
+def told_store(seen: Seen, known: int, name: str, *, runs: bool, shared: bool = False) -> str:
     """What a store is; an older schema is migrated at start, irreversibly."""
-    if seen.in_use and not runs:
+    if seen.in_use and not runs and not shared:
         raise OperatorError(f"{name}: another process uses this store. Stop it, or name another store.")
     if seen.version < known:
         raise DoubtError(
             f"{name}: schema {seen.version}, which the start brings to {known} for good",
             "make a backup first: an older program cannot read the new schema",
         )
-    return f"{name}: schema {seen.version}"
+    waits = "; another server owns it, and this one would wait" if seen.in_use and not runs else ""
+    return f"{name}: schema {seen.version}{waits}"
 
 
 def told_ca_key(ca_key: Path, word: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WAITING = "standby"
 """What `status` calls the state of a server that waits for its database."""
+WAITING_HELP = "It waits for its database, which another server owns"
 
 
 class ServerSettings(Section):

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import blindpost
+from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.journal.keeping import JournalKeeper
 from blindpost.journal.minutes import Reading
 from blindpost.serving import descriptors, logs, processes, upgrading, vitals
@@ -26,7 +27,7 @@ from blindpost.serving.health import LOOK_S, Watch
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import keep_quiet, log
-from blindpost.serving.place import Place
+from blindpost.serving.place import WAITING, WAITING_HELP, Place
 from blindpost.serving.prometheus import Text
 from blindpost.serving.reloading import changed_settings, divided, with_taken
 from blindpost.serving.service import Ports, Service
@@ -43,6 +44,10 @@ COLLECT_AFTER = (20_000, 10, 10)
 MEASURE_S_MAX = 2.0
 """What a server cannot report within this time is left out of its metrics."""
 WORK = "deciding"
+YIELD_S = 5.0
+"""How long a server that handed over leaves the database to others."""
+AGAIN_S = 2.0
+"""How long it waits when the database was lost while it was taken over."""
 
 V = TypeVar("V", bound=Service[Any])
 
@@ -184,8 +189,10 @@ class Process(Generic[V]):
     async def _end(self) -> None:
         """Take in nothing more, decide and answer what came, close every connection, then the store."""
         self.draining = True
-        if self.successor is None:
+        if self.told_to_stop or not (self.displaced or self.successor):
             self._supervisor.stopping()
+        else:  # a server that said it stops would be killed when the time for that is over
+            self._supervisor.busy("answering what was accepted")
         service = self.service
         await self._step("closing the listeners", service.stop_listening)
         await self.tasks.cancel(keep=WORK)
@@ -266,6 +273,8 @@ class Process(Generic[V]):
             )
         if not await _standby_waits(shared):
             raise OperatorError("no standby waits for this database: start one first. Nothing was changed.")
+        if self._stop.is_set():
+            raise OperatorError("it is stopping already.")
         log.info("handing over: no new connections, answering what was accepted")
         self.give_way()
         return {}
@@ -341,6 +350,7 @@ class Process(Generic[V]):
         text.gauge(own + "live", "The event loop turns", 1)
         sentence = (("reason", health.sentence),)
         text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, int(health.ready))])
+        text.gauge(own + WAITING, WAITING_HELP, 0)
         text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self.started)
         vitals.look(self.service, self.place.written_folders).measure(text, own)
         text.counter(
@@ -366,28 +376,51 @@ def _told_ports(ports: Ports) -> str:
 
 async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor | None:
     """One life after the other: a server whose database was taken over waits until it can have it back."""
-    loop, yields = asyncio.get_running_loop(), upgrading.gave_way()
-    loop.set_exception_handler(keep_quiet)
-    while place.shared is None or await _has_turn(place, place.shared, yields=yields):
+    asyncio.get_running_loop().set_exception_handler(keep_quiet)
+    yields_s = YIELD_S if upgrading.gave_way() else 0.0
+    while place.shared is None or await _has_turn(place, place.shared, yields_s=yields_s):
         if place.shared is not None:
-            place = type(place).read(place.file)
+            place = _read_again(place)
         try:
-            process = await Process.open(kind, place)
-        except OperatorError as error:
-            if place.shared is not None and _lost_race(error):
-                continue
-            raise
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _signalled, process, number)
-        loop.add_signal_handler(signal.SIGHUP, process.hung_up)
-        loop.add_signal_handler(signal.SIGUSR2, process.asked_to_upgrade)
-        await process.run(lambda: ready(process))  # noqa: B023 - it is called while `run` runs
+            process = await _live(kind, place, ready)
+        except (OperatorError, StoreFailedError) as error:
+            if place.shared is None or not _may_wait(error):
+                raise
+            log.warning("the %s cannot take the database over, it waits again: %s", place.title, error)
+            yields_s = AGAIN_S
+            continue
         if process.told_to_stop:
             return None
         if process.successor is not None or not process.displaced:
             return process.successor
-        yields = True
+        yields_s = YIELD_S
     return None
+
+
+async def _live(kind: type[V], place: Place[Any], ready: Ready[V]) -> Process[V]:
+    """One life, from the store to the last answer."""
+    loop, process = asyncio.get_running_loop(), await Process.open(kind, place)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _signalled, process, number)
+    loop.add_signal_handler(signal.SIGHUP, process.hung_up)
+    loop.add_signal_handler(signal.SIGUSR2, process.asked_to_upgrade)
+    try:
+        await process.run(lambda: ready(process))
+    except StoreFailedError:
+        if not process.told_to_stop:
+            raise
+    return process
+
+
+def _read_again(place: Place[Any]) -> Place[Any]:
+    """Its settings as they are now; a mistake made meanwhile must not keep a standby from serving."""
+    try:
+        fresh = type(place).read(place.file)
+    except OperatorError as error:
+        log.error("it takes over with the settings that it had: %s", error)
+        return place
+    logs.set_up(fresh.settings.log.format, fresh.settings.log.level)
+    return fresh
 
 
 async def _standby_waits(shared: Shared) -> bool:
@@ -401,32 +434,33 @@ async def _standby_waits(shared: Shared) -> bool:
         raise OperatorError(f"the database cannot be asked: {type(error).__name__}.") from error
 
 
-async def _has_turn(place: Place[Any], shared: Shared, *, yields: bool) -> bool:
-    """Wait until the database is free; False if a signal ends the server meanwhile."""
+async def _has_turn(place: Place[Any], shared: Shared, *, yields_s: float) -> bool:
+    """Wait until the database is free; False if a signal ends the server meanwhile.
+
+    The other signals stay harmless while the database is taken over: their default is to end a process.
+    """
     # Imported only when a database is shared.
-    from blindpost.serving.standby import Standby
+    from blindpost.serving.standby import NOT_UPGRADED, Standby
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    handled: dict[signal.Signals, Callable[[], None]] = {
-        signal.SIGTERM: stop.set,
-        signal.SIGINT: stop.set,
-        signal.SIGHUP: lambda: log.info("a standby reads its settings when it takes over"),
-        signal.SIGUSR2: lambda: log.warning("a standby is not upgraded while it waits: restart it"),
-    }
-    for number, handler in handled.items():
-        loop.add_signal_handler(number, handler)
+    endings = (signal.SIGTERM, signal.SIGINT)
+    for number in endings:
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "a standby reads its settings when it takes over")
+    loop.add_signal_handler(signal.SIGUSR2, log.warning, "%s", NOT_UPGRADED)
     try:
-        return await Standby(place, shared, stop, yields=yields).wait()
+        return await Standby(place, shared, stop, yields_s=yields_s).wait()
     finally:
-        for number in handled:
+        for number in endings:
             loop.remove_signal_handler(number)
 
 
-def _lost_race(error: OperatorError) -> bool:
-    """Whether a start failed only because another server was quicker to own the database."""
-    from blindpost.store.postgres import DatabaseInUseError
+def _may_wait(error: Exception) -> bool:
+    """Whether another server was quicker to own the database, or it went away again."""
+    from blindpost.store.postgres import DatabaseAwayError, DatabaseInUseError
 
-    return isinstance(error.__cause__, DatabaseInUseError)
+    reasons = DatabaseInUseError, DatabaseAwayError, OutcomeUnknownError
+    return isinstance(error, reasons) or isinstance(error.__cause__, reasons)
 
 
 def tell_ready(process: Process[Any]) -> None:
@@ -453,6 +487,8 @@ def serve(kind: type[V], place: Place[Any], ready: Ready[V] = tell_ready) -> Non
             successor = asyncio.run(_serve(kind, place, ready))
     except (OperatorError, OSError):
         raise
+    except StoreFailedError as error:
+        raise OperatorError(f"{place.file}, [store]: {error}.") from error
     except Exception:
         log.critical("the %s stopped because of a bug in it", place.title, exc_info=True)
         sys.exit(1)

@@ -15,58 +15,63 @@ from typing import Any
 import blindpost
 from blindpost.serving import upgrading
 from blindpost.serving.control import ControlSocket
+from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import LOOK_S, Health
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.logs import log
-from blindpost.serving.place import WAITING, Place
+from blindpost.serving.place import WAITING, WAITING_HELP, Place
 from blindpost.serving.prometheus import Text
 from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
 from blindpost.store.ownership import Candidate, Shared
 from blindpost.transport import listening
 
+NOT_UPGRADED = "a standby is not upgraded while it waits: restart it"
+
 
 class Standby:
     """One wait, from the start or from a hand-over until the database is free."""
 
-    def __init__(self, place: Place[Any], shared: Shared, stop: asyncio.Event, *, yields: bool) -> None:
+    def __init__(self, place: Place[Any], shared: Shared, stop: asyncio.Event, *, yields_s: float) -> None:
         self._place = place
         self._stop = stop
         self._started = time.monotonic()
-        self._candidate = Candidate(shared, yields=yields)
+        self._candidate = Candidate(shared, yields_s=yields_s)
         self._tasks = Tasks()
         self._supervisor = Supervisor()
         self._metrics = MetricsListener(self._render, lambda: Health(False, self._candidate.sentence))
         self._metrics_port: int | None = None
+        self._told = False
         self._control = ControlSocket(
             place.control,
-            {"status": self._status, "reload": self._reload},
+            {"status": self._status, "reload": self._reload, "upgrade": self._upgrade},
             f"this {place.title} is a standby: ask the one that serves.",
         )
 
     async def wait(self) -> bool:
         """Whether the database is free now; False if the server was told to stop."""
-        waits = [
-            asyncio.create_task(work, name=name)
-            for name, work in {"the turn": self._candidate.wait(), "the stop": self._stop.wait()}.items()
-        ]
+        turn = asyncio.create_task(self._candidate.wait(), name="the turn")
+        waits = [turn, asyncio.create_task(self._stop.wait(), name="the stop")]
         try:
             # A database that nobody owns is no reason to call oneself a standby.
             await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             if not any(task.done() for task in waits):
                 await self._tell()
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if turn.done():
+                turn.result()
         finally:
             await self._end(waits)
         return not self._stop.is_set()
 
     async def _tell(self) -> None:
-        listening.let_go()  # of a program that was upgraded: who connects must find the one that serves
+        listening.refuse()  # who connects must find the one that serves
         log.info("the %s waits: %s", self._place.title, self._candidate.sentence)
         self._metrics_port = await self._metrics.move(self._place.settings.metrics)
         await self._control.listen()
         self._tasks.repeat("the control socket", LOOK_S, self._control.keep)
         self._supervisor.ready(self._candidate.sentence)
+        self._told = True
         if (every_s := self._supervisor.watchdog_s) is not None:
             self._tasks.repeat("the watchdog", every_s / 3, self._feed, at_start=True)
 
@@ -80,6 +85,8 @@ class Standby:
         await self._tasks.cancel(keep="")
         await self._metrics.close()
         await self._control.close()
+        if self._told and not self._stop.is_set():
+            self._supervisor.busy("taking the database over")
 
     async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -87,6 +94,7 @@ class Standby:
             "pid": os.getpid(),
             "state": WAITING,
             "ready": False,
+            "follows": self._candidate.follows,
             "health": self._candidate.sentence,
             "uptime_s": int(time.monotonic() - self._started),
             "upgrades": upgrading.count(),
@@ -96,14 +104,18 @@ class Standby:
         }
 
     async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        """It reads its files when it takes over."""
+        """It reads its files when it takes over; whether it can is told now."""
+        type(self._place).read(self._place.file)
         return {"taken": [], "after_a_restart": []}
+
+    async def _upgrade(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        raise OperatorError(f"{NOT_UPGRADED}.")
 
     async def _render(self) -> str:
         text, own = Text(), f"blindpost_{self._place.word}_"
         text.gauge(own + "live", "The event loop turns", 1)
         sentence = (("reason", self._candidate.sentence),)
         text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, 0)])
-        text.gauge(own + WAITING, "It waits for its database", 1)
+        text.gauge(own + WAITING, WAITING_HELP, int(self._candidate.follows))
         text.gauge(own + "uptime_seconds", "Since its start", time.monotonic() - self._started)
         return text.done()

@@ -11,6 +11,8 @@ import socket
 import time
 
 WATCHDOG = "WATCHDOG=1"
+PATIENCE_US = 86_400 * 10**6
+"""A day: how long the watchdog waits for a drain, and for a store that is brought up to date."""
 _VARIABLES = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
 
@@ -35,7 +37,13 @@ class Supervisor:
         return int(microseconds) / 1e6
 
     def ready(self, status: str) -> None:
-        self._tell("READY=1", status)
+        """From now on the watchdog is as impatient as its unit says."""
+        watched = self.watchdog_s
+        self._tell("READY=1" if watched is None else f"READY=1\n{_patience(watched * 1e6)}", status)
+
+    def busy(self, status: str) -> None:
+        """It is neither ready nor stopping, for as long as a start may take; `ready` ends that."""
+        self._tell(WATCHDOG if self.watchdog_s is None else _patience(PATIENCE_US), status)
 
     def reloading(self) -> None:
         """With the monotonic start time, which systemd compares with its own."""
@@ -70,3 +78,7 @@ class Supervisor:
                 sock.sendto(text.encode(), address)
         except OSError:
             return
+
+
+def _patience(microseconds: float) -> str:
+    return f"WATCHDOG_USEC={microseconds:.0f}"

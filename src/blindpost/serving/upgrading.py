@@ -39,9 +39,15 @@ def count() -> int:
 async def check(place: Place[Any]) -> None:
     """The new program must say that it would start here; otherwise the old one goes on."""
     words = (*COMMAND, place.word, "check", "-c", str(place.file), "--json")
-    child = await asyncio.create_subprocess_exec(
-        *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=unsupervised()
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=unsupervised()
+        )
+    except OSError as error:
+        raise OperatorError(
+            f"{words[0]}: the installed program cannot be started ({error.strerror}). Install it there, or "
+            "restart the server from where it is. Nothing was changed."
+        ) from error
     try:
         async with asyncio.timeout(CHECK_S_MAX):
             output, errors = await child.communicate()

@@ -15,36 +15,57 @@ from typing import Any
 
 import asyncpg
 
-from blindpost.store.postgres import CONNECT_S, FAILURES, OWNER, Connection, Schema, told
+from blindpost.store.contract import Durability
+from blindpost.store.postgres import (
+    CONNECT_S,
+    FAILURES,
+    OWNER,
+    Connection,
+    Schema,
+    demand_writable,
+    session_settings,
+    told,
+)
 from blindpost.wire.frozen import dataclass
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 RETRY_S = 2.0
-YIELD_S = 5.0
-"""How long a server that handed over leaves the database to others."""
 ANSWER_S = 10.0
+LIVES_S = 5.0
+"""A server that waits asks every half second: one that was silent for so long is frozen, or gone."""
 CANDIDATE = "blindpost standby"
-"""How a session of a server that waits is named."""
+"""How a session of a server that waits is named, before the name of its schema."""
 
 _FREE = "SELECT pg_try_advisory_xact_lock($1)"
 """Gives the lock back at once: the store takes it itself when it is opened."""
 
 _CUT_SILENT = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity USING (pid)
+SELECT
+    count(CASE WHEN wait_event_type = 'Client'
+        AND clock_timestamp() - state_change > $4 * interval '1 second'
+        THEN pg_terminate_backend(pid) END) AS cut,
+    count(*) FILTER (WHERE state_change IS NULL) AS hidden
+FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid = $1::bigint::oid AND objid = $2::bigint::oid
-    AND application_name = $3 AND wait_event_type = 'Client'
-    AND clock_timestamp() - state_change > $4 * interval '1 second'
+    AND application_name = $3
 """
+"""What a session does is hidden from other roles, and when nothing is tracked."""
 
 _CANDIDATES = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1
+    AND clock_timestamp() - state_change < $2 * interval '1 second'
 """
 
+LOOKS = "it has not heard of the database yet"
 FOLLOWS = "another server owns the database; this one takes over when that one ends"
+BLIND = (
+    f"{FOLLOWS}, but not when it freezes: its session cannot be seen. Both need the same database role, "
+    "and the database track_activities"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +81,14 @@ class Shared:
 class Candidate:
     """A server that waits for its turn."""
 
-    def __init__(self, shared: Shared, *, yields: bool = False) -> None:
-        """With `yields` it had the database and gave it away: another goes first, if one comes."""
+    def __init__(self, shared: Shared, *, yields_s: float = 0.0) -> None:
+        """For `yields_s` another goes first, if one comes."""
         self._shared = shared
-        self._yields_until = time.monotonic() + YIELD_S if yields else 0.0
-        self.sentence = FOLLOWS
+        self._yields_until = time.monotonic() + yields_s
+        self.sentence = LOOKS
         """What it waits for."""
+        self.follows = False
+        """Whether the database is there, so that all is well."""
 
     async def wait(self) -> None:
         """Return when nobody owns the database."""
@@ -74,7 +97,8 @@ class Candidate:
                 async with _connected(self._shared) as connection:
                     return await self._watch(connection)
             except (*FAILURES, ValueError) as error:
-                sentence = f"the database cannot be reached: {told(error, self._shared.dsn)}"
+                self.follows = False
+                sentence = f"the database cannot be used: {told(error, self._shared.dsn)}"
                 if sentence != self.sentence:
                     log.warning("%s", sentence)
                 self.sentence = sentence
@@ -82,7 +106,8 @@ class Candidate:
 
     async def _watch(self, connection: Connection) -> None:
         shared = self._shared
-        self.sentence = FOLLOWS
+        await demand_writable(connection)
+        self.sentence, self.follows = FOLLOWS, True
         lock = shared.schema.lock
         while True:
             if await connection.fetchval(_FREE, lock):
@@ -92,24 +117,37 @@ class Candidate:
                 continue
             self._yields_until = 0.0
             named: tuple[Any, ...] = divmod(lock % 2**64, 2**32)
-            if await connection.fetchval(_CUT_SILENT, *named, OWNER, shared.takeover_s):
+            row = await connection.fetchrow(_CUT_SILENT, *named, OWNER, shared.takeover_s)
+            if row is not None and row["cut"]:
                 log.warning("the owner of the database was silent for %g s: it is cut off", shared.takeover_s)
+            self._judge(is_blind=row is not None and row["hidden"] > 0)
             await asyncio.sleep(POLL_S)
+
+    def _judge(self, *, is_blind: bool) -> None:
+        sentence = BLIND if is_blind else FOLLOWS
+        if is_blind and self.sentence != sentence:
+            log.warning("%s", sentence)
+        self.sentence, self.follows = sentence, not is_blind
 
 
 async def has_candidate(shared: Shared) -> bool:
     """Whether some server waits for this database."""
     async with _connected(shared, "blindpost") as connection:
-        return bool(await connection.fetchval(_CANDIDATES, CANDIDATE))
+        return bool(await connection.fetchval(_CANDIDATES, _name(shared), LIVES_S))
+
+
+def _name(shared: Shared) -> str:
+    return f"{CANDIDATE} {shared.schema.name}"
 
 
 @contextlib.asynccontextmanager
-async def _connected(shared: Shared, name: str = CANDIDATE) -> Any:
+async def _connected(shared: Shared, name: str = "") -> Any:
     connection = await asyncpg.connect(
         shared.dsn,
         timeout=CONNECT_S,
         command_timeout=ANSWER_S,
-        server_settings={"application_name": name},
+        server_settings=session_settings(shared.schema, Durability.FULL)
+        | {"application_name": name or _name(shared)},
     )
     try:
         yield connection

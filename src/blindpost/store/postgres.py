@@ -57,6 +57,10 @@ class DatabaseInUseError(StoreFailedError):
     """Another server owns the database."""
 
 
+class DatabaseAwayError(StoreFailedError):
+    """The database cannot be reached; it may be later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Puts or deletes rows of one table, given as arrays: one part of the statement of a commit.
@@ -136,14 +140,15 @@ class PostgresStore:
         except StoreFailedError:
             raise
         except (*FAILURES, ValueError) as error:
-            raise StoreFailedError(f"the database cannot be opened: {store._told(error)}") from None
+            raise DatabaseAwayError(f"the database cannot be opened: {store._told(error)}") from None
         try:
             await store._migrate(connection)
             await connection.execute(_BEGIN)
             store._commits, store.counts = await store._state(connection)
         except FAILURES as error:
+            failed = DatabaseAwayError if _may_be_over(connection, error) else StoreFailedError
             connection.terminate()
-            raise StoreFailedError(f"the database cannot be prepared: {store._told(error)}") from None
+            raise failed(f"the database cannot be prepared: {store._told(error)}") from None
         except BaseException:
             connection.terminate()
             raise
@@ -155,7 +160,7 @@ class PostgresStore:
             max_inactive_connection_lifetime=ASIDE_IDLE_S,
             timeout=CONNECT_S,
             command_timeout=SILENCE_S,
-            server_settings=_session_settings(schema, durability),
+            server_settings=session_settings(schema, durability),
         )
         return store
 
@@ -172,7 +177,7 @@ class PostgresStore:
             except FAILURES as error:
                 if _may_be_over(connection, error):
                     self._lost(connection, error)
-                    raise StoreFailedError(AWAY) from error
+                    raise DatabaseAwayError(AWAY) from error
                 log.error("the database refused to read: %s", self._told(error))
                 raise StoreFailedError("the database refused to read") from error
 
@@ -272,7 +277,7 @@ class PostgresStore:
             self._lost(connection, ConnectionResetError("closed by the database"))
             connection = None
         if connection is None:
-            raise StoreFailedError(AWAY)
+            raise DatabaseAwayError(AWAY)
         return connection
 
     def _lost(self, connection: Connection, error: Exception) -> None:
@@ -345,16 +350,17 @@ class PostgresStore:
             statement_cache_size=256,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
-            server_settings=_session_settings(self._schema, self._durability) | {"application_name": OWNER},
+            server_settings=session_settings(self._schema, self._durability) | {"application_name": OWNER},
         )
         try:
+            await demand_writable(connection)
             if self.on_displaced is not None:
                 await connection.execute(f"SET lock_timeout = {STANDBY_LOCK_WAIT_S * 1000:.0f}")
             await connection.execute("SELECT pg_advisory_lock($1)", self._schema.lock)
         except asyncpg.LockNotAvailableError:
             connection.terminate()
             raise DatabaseInUseError(
-                "another router uses this database; stop it, or give each router a database of its own"
+                "another server uses this database; stop it, or give each server a database of its own"
             ) from None
         except BaseException:
             connection.terminate()
@@ -397,6 +403,12 @@ def told(error: Exception, dsn: str) -> str:
     return text
 
 
+async def demand_writable(connection: Connection) -> None:
+    """A replica gives out locks of its own, which say nothing of who owns the database."""
+    if await connection.fetchval("SELECT pg_is_in_recovery()"):
+        raise asyncpg.InterfaceError("it is a replica, which takes no writes")
+
+
 @contextlib.asynccontextmanager
 async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
     """One read-only, consistent view of a database that its owner may keep writing to."""
@@ -405,7 +417,7 @@ async def snapshot(dsn: str, schema: Schema) -> AsyncIterator[Connection]:
             dsn,
             timeout=CONNECT_S,
             command_timeout=SILENCE_S,
-            server_settings=_session_settings(schema, Durability.FULL),
+            server_settings=session_settings(schema, Durability.FULL),
         )
     except (*FAILURES, ValueError) as error:
         raise StoreFailedError(f"the database cannot be opened: {told(error, dsn)}") from None
@@ -471,7 +483,7 @@ def _may_be_over(connection: Connection, error: Exception) -> bool:
     return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "08").startswith(_ENDINGS)
 
 
-def _session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
+def session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
     """Plans are made once and use indexes: every statement names its rows."""
     return {
         "application_name": "blindpost",

@@ -153,12 +153,26 @@ def _is_at(sock: socket.socket, host: str | None, port: int) -> bool:
         return False
 
 
-def let_go() -> None:
-    """Close what was left open and nobody asked for; say what a supervisor passed in vain."""
+def refuse() -> None:
+    """Close what was left open, since nobody is served here now; what a supervisor holds cannot be closed."""
+    _close_left()
+    if _passed:
+        log.warning(
+            "the supervisor holds the ports open: whoever connects to this standby waits in vain. "
+            "Disable its socket unit (blindpost-router.socket)"
+        )
+
+
+def _close_left() -> None:
     for sockets in _inherited.values():
         for sock in sockets:
             sock.close()
     _inherited.clear()
+
+
+def let_go() -> None:
+    """Close what was left open and nobody asked for; say what a supervisor passed in vain."""
+    _close_left()
     for sock, is_used in _passed.items():
         if not is_used:
             log.warning(

@@ -118,6 +118,11 @@ class PostgresServer:
         return False
 
     @property
+    def data(self) -> Path:
+        """The folder of its files."""
+        return self._data
+
+    @property
     def pid(self) -> int:
         assert self._process is not None, "the server does not run"
         return self._process.pid

@@ -69,7 +69,8 @@ async def _told_store(place: RouterPlace, runs: bool) -> str:
         from blindpost.store import postgres
 
         found = await postgres.look(place.settings.store.dsn, SCHEMA)
-        return told_store(found, len(SCHEMA.migrations), "the database", runs=runs)
+        shared = place.settings.store.standby
+        return told_store(found, len(SCHEMA.migrations), "the database", runs=runs, shared=shared)
     seen = lmdb.look(place.store, OWNER, len(MIGRATIONS), runs=runs)
     told = told_store(seen, len(MIGRATIONS), str(place.store), runs=runs)
     if not runs:

@@ -1,0 +1,154 @@
+"""Who waits for a database that another server owns, and what those who wait are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+import pytest
+
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store import ownership
+from blindpost.store.contract import Durability
+from blindpost.store.ownership import BLIND, FOLLOWS, LOOKS, Candidate, Shared, has_candidate
+from blindpost.store.postgres import DatabaseAwayError, PostgresStore, Schema
+from tests.support.serving.processes import until
+from tests.support.store.postgres import PostgresServer, database, postgres, postgres_server
+
+__all__ = ["database", "postgres"]
+
+SCHEMA, OTHER = Schema("tests", (), ()), Schema("others", (), ())
+
+
+def shared(dsn: str, schema: Schema = SCHEMA) -> Shared:
+    return Shared(dsn, schema, 3600.0)
+
+
+@asynccontextmanager
+async def owned(dsn: str, schema: Schema = SCHEMA) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(dsn, schema, Durability.OS)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@asynccontextmanager
+async def waiting(candidate: Candidate) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(candidate.wait())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def says(candidate: Candidate, words: str) -> None:
+    """Wait until this is what it waits for."""
+
+    async def so() -> bool:
+        return words in candidate.sentence
+
+    await until(so)
+
+
+async def counts(dsn: str, schema: Schema, *, some: bool) -> None:
+    """Wait until there is a server that waits, or none."""
+
+    async def so() -> bool:
+        return await has_candidate(shared(dsn, schema)) is some
+
+    await until(so)
+
+
+async def test_only_a_server_of_the_same_kind_counts_as_a_standby(database: str) -> None:
+    async with owned(database), owned(database, OTHER), waiting(Candidate(shared(database, OTHER))):
+        await counts(database, OTHER, some=True)
+        assert not await has_candidate(shared(database))
+
+
+async def test_a_standby_that_is_frozen_does_not_count(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owned(database):
+        settings = {"application_name": ownership._name(shared(database))}
+        frozen = await asyncpg.connect(database, server_settings=settings)
+        await frozen.execute("SELECT 1")
+        assert await has_candidate(shared(database))
+        monkeypatch.setattr(ownership, "LIVES_S", 0.05)
+        await counts(database, SCHEMA, some=False)
+        await frozen.close()
+
+
+async def test_it_says_what_it_waits_for(database: str) -> None:
+    candidate = Candidate(shared(database))
+    assert (candidate.sentence, candidate.follows) == (LOOKS, False)
+    async with owned(database), waiting(candidate) as task:
+        await says(candidate, FOLLOWS)
+        assert candidate.follows
+        assert not task.done()
+    lost = Candidate(shared(database.replace("host=/", "host=/nowhere/")))
+    async with waiting(lost):
+        await says(lost, "the database cannot be used")
+        assert not lost.follows
+
+
+async def test_an_owner_that_it_could_not_cut_off_is_told(database: str) -> None:
+    """Another role does not see what a session does."""
+    async with owned(database) as store:
+        await store.fetch("CREATE ROLE other LOGIN")
+        try:
+            candidate = Candidate(shared(database.replace("//tests@", "//other@")))
+            async with waiting(candidate):
+                await says(candidate, BLIND)
+                assert not candidate.follows
+        finally:
+            await store.fetch("DROP ROLE other")
+
+
+async def takes_connections(dsn: str) -> None:
+    """Wait until it does."""
+
+    async def so() -> bool:
+        with suppress(OSError, asyncpg.PostgresError):
+            await (await asyncpg.connect(dsn)).close()
+            return True
+        return False
+
+    await until(so)
+
+
+def become_replica(server: PostgresServer) -> None:
+    server.stop()
+    (server.data / "standby.signal").touch()
+    server.spawn()
+
+
+async def test_a_replica_is_neither_owned_nor_free_until_it_is_promoted() -> None:
+    """Its locks are its own: the owner of the real database holds another one."""
+    with postgres_server() as server:
+        dsn = server.new_database()
+        async with owned(dsn) as store:
+            await asyncio.to_thread(become_replica, server)
+            await takes_connections(dsn)
+            operator = await asyncpg.connect(dsn)
+            with pytest.raises(DatabaseAwayError, match="it is a replica, which takes no writes"):
+                await PostgresStore.open(dsn, SCHEMA)
+            candidate = Candidate(shared(dsn))
+            async with waiting(candidate) as task:
+                await says(candidate, "the database cannot be used: it is a replica")
+                with pytest.raises(StoreFailedError):
+                    await store.fetch("SELECT 1")
+                held = await operator.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+                assert (held, store.is_away, task.done()) == (0, True, False)
+                await operator.execute("SELECT pg_promote()")
+                await says(candidate, FOLLOWS)
+
+                async def is_back() -> bool:
+                    return not store.is_away
+
+                await until(is_back)
+            await operator.close()
