@@ -14,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from blindpost.cli import output
 from blindpost.ds.settings import DsPlace
 from blindpost.router.running.settings import RouterPlace
-from blindpost.serving import upgrading
+from blindpost.serving import control, upgrading
 from blindpost.serving.children import free_port
 from blindpost.serving.control import NotRunningError
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.place import ask_running
+from blindpost.store.postgres import CONNECT_S
 from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
 from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, http, make
@@ -115,6 +117,26 @@ async def test_the_watchdog_waits_for_a_program_that_takes_over(tmp_path: Path) 
         ready,
         ["STOPPING=1", "WATCHDOG=1", ""],
     ]
+
+
+def test_whoever_asks_for_an_upgrade_waits_longer_than_the_server_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would be told of a failure, and the upgrade could come about after that."""
+    make(DS, tmp_path / "one")
+    waited: list[float] = []
+
+    def asked(_place: object, command: str, timeout_s: float = control.ASK_TIMEOUT_S) -> dict[str, object]:
+        if command == "upgrade":
+            waited.append(timeout_s)
+            raise OperatorError("the installed program does not answer.")
+        return {"pid": os.getpid(), "upgrades": 0}
+
+    monkeypatch.setattr(output, "ask_running", asked)
+    with pytest.raises(OperatorError, match="does not answer"):
+        output.upgraded(DsPlace.read(tmp_path / "one"), as_json=False)
+    (seconds,) = waited
+    assert seconds > upgrading.CHECK_S_MAX + CONNECT_S
 
 
 async def test_a_program_that_is_not_there_any_more_is_told(

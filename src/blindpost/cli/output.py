@@ -186,9 +186,13 @@ def hand_over(place: Place[Any], *, as_json: bool) -> None:
 
 def upgraded(place: Place[Any], *, as_json: bool) -> None:
     """Have the running server of a place replaced by the installed program; wait until that serves."""
+    # Imported by this command only.
+    from blindpost.serving.upgrading import CHECK_S_MAX
+
     before = ask_running(place, "status")
     with working("the installed program takes over ..."), _watched(int(before["pid"])) as has_ended:
-        ask_running(place, "upgrade")
+        # The server itself gives up asking the installed program before that, and says so.
+        ask_running(place, "upgrade", timeout_s=CHECK_S_MAX + 30.0)
         now = _replaced(place, int(before["upgrades"]), has_ended)
     if as_json:
         typer.echo(json.dumps({"from": before["version"], "to": now["version"], "state": now["state"]}))
