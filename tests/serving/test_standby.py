@@ -247,6 +247,21 @@ async def test_a_server_that_stops_does_not_hand_over(
         await process.service.close()
 
 
+async def one_serves(servers: tuple[Started, Started]) -> None:
+    """Wait until one of them serves and the other waits."""
+
+    async def is_so() -> bool:
+        states: list[str] = []
+        for server in servers:
+            assert server.child.runs, server.log.decode()
+            with contextlib.suppress(OperatorError):
+                status = await server.ask("status")
+                states.append(f"{status['state']} {status['ready']}")
+        return sorted(states) == ["running True", "standby False"]
+
+    await until(is_so)
+
+
 async def test_both_outlive_a_restart_of_the_database(
     pair: tuple[Started, Started], postgres: PostgresServer
 ) -> None:
@@ -256,14 +271,25 @@ async def test_both_outlive_a_restart_of_the_database(
         await asyncio.to_thread(postgres.stop, how)
         postgres.spawn()
         await asyncio.to_thread(postgres.wait_ready)
+        await one_serves(pair)
 
-        async def one_serves() -> bool:
-            states: list[str] = []
-            for server in pair:
-                assert server.child.runs, server.log.decode()
-                with contextlib.suppress(OperatorError):
-                    status = await server.ask("status")
-                    states.append(f"{status['state']} {status['ready']}")
-            return sorted(states) == ["running True", "standby False"]
 
-        await until(one_serves)
+async def test_while_the_database_is_away_for_long_both_wait_and_nobody_can_connect(
+    pair: tuple[Started, Started], postgres: PostgresServer
+) -> None:
+    owner, standby = pair
+    for server in pair:
+        change(server.folder, DS, ("takeover_s = 10", "takeover_s = 3"))
+        await server.start()
+    port = owner.status["ports"]["tls"]
+    await asyncio.to_thread(postgres.stop)
+    try:
+        await becomes(owner, "standby")
+        await becomes(standby, "standby")
+        assert not owner.status["follows"]
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+    finally:
+        postgres.spawn()
+        await asyncio.to_thread(postgres.wait_ready)
+    await one_serves(pair)

@@ -345,6 +345,27 @@ async def test_a_commit_of_another_owner_is_never_taken_for_the_one_in_doubt(
         assert store.is_away
 
 
+async def test_an_owner_that_cannot_reach_its_database_gives_way_in_time(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients would stay with it, and the standby serves by then. What is in doubt is not answered."""
+    displaced = asyncio.Event()
+    async with wired(database) as (wire, dsn), opened(dsn) as store:
+        store.on_displaced, store.takeover_s = displaced.set, 0.3
+
+        async def unreachable() -> driver.Connection:
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(store, "_connect", unreachable)
+        wire.cut(after=False)
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await store.commit([put(a=1)], {})
+        assert not displaced.is_set()
+        await displaced.wait()
+        with pytest.raises(OutcomeUnknownError):
+            await unknown.value.outcome
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 async def test_the_database_server_may_be_restarted(
     postgres: PostgresServer, database: str, how: signal.Signals, caplog: pytest.LogCaptureFixture

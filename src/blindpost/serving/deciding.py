@@ -29,6 +29,7 @@ class Owned(Protocol):
     """A database behind a store, which another server may take over."""
 
     on_displaced: Callable[[], None] | None
+    takeover_s: float
 
     @property
     def is_away(self) -> bool: ...
@@ -88,9 +89,9 @@ class EngineService(Service[P]):
         store = getattr(self._core.store, "store", None)
         return store if isinstance(store, Owned) else None
 
-    def on_displaced(self, call: Callable[[], None]) -> None:
+    def on_displaced(self, call: Callable[[], None], takeover_s: float) -> None:
         if self._database is not None:
-            self._database.on_displaced = call
+            self._database.on_displaced, self._database.takeover_s = call, takeover_s
 
     async def probe(self) -> None:
         await self._core.store.probe()

@@ -137,8 +137,8 @@ class Process(Generic[V]):
         for file in filter(readable_by_others, service.secrets(self.place)):
             log.warning("%s can be read by other users of this machine: `chmod 600` it", file)
         try:
-            if self.place.shared is not None:
-                service.on_displaced(self.give_way)
+            if (shared := self.place.shared) is not None:
+                service.on_displaced(self.give_way, shared.takeover_s)
             await service.begin()
             if self._journal is not None:
                 await self._journal.begin()

@@ -106,8 +106,8 @@ class Service(ABC, Generic[P]):
     def reload(self, place: P) -> None:
         """Use the certificates on disk, and the settings of `place`: those that `reloads` names are new."""
 
-    def on_displaced(self, call: Callable[[], None]) -> None:
-        """`call` when another server has taken over the database that they share."""
+    def on_displaced(self, call: Callable[[], None], takeover_s: float) -> None:
+        """`call` when another server has taken their database over, or may have, as it was away for long."""
 
     # --- what the frame looks after
 

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -130,6 +131,8 @@ class PostgresStore:
         self._aside: asyncpg.Pool[asyncpg.Record] | None = None
         self.on_displaced: Callable[[], None] | None = None
         """Called when another server has taken over; without it this one waits for the database for ever."""
+        self.takeover_s = math.inf
+        """If it is away for so long, another server may own it, whoever of the two cannot reach it."""
 
     @classmethod
     async def open(cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL) -> PostgresStore:
@@ -288,12 +291,14 @@ class PostgresStore:
 
     async def _reconnect(self) -> None:
         """Own the database again as soon as possible, and find out what happened to the last commit."""
-        wait_s = RETRY_FIRST_S
+        wait_s, clock = RETRY_FIRST_S, asyncio.get_running_loop().time
+        lost = clock()
         while True:
             try:
                 connection = await self._connect()
             except (*FAILURES, StoreFailedError, ValueError) as error:
-                if isinstance(error, DatabaseInUseError) and self.on_displaced is not None:
+                is_over = isinstance(error, DatabaseInUseError) or clock() - lost >= self.takeover_s
+                if is_over and self.on_displaced is not None:
                     self._displaced(self.on_displaced)
                     return
                 if wait_s == RETRY_FIRST_S:
@@ -335,7 +340,7 @@ class PostgresStore:
 
     def _displaced(self, tell: Callable[[], None]) -> None:
         """The new owner's commits hide what became of our last one: nobody is told that it failed."""
-        log.warning("another server has taken the database over")
+        log.warning("another server has taken the database over, or may have")
         outcome, self._outcome = self._outcome, None
         if outcome is not None and not outcome.done():
             outcome.set_exception(OutcomeUnknownError(AWAY, outcome))
