@@ -366,6 +366,36 @@ async def test_what_its_router_does_not_have_any_more_is_shown_again(tmp_path: P
             assert not [event for event in again.seen if isinstance(event, Failed)]
 
 
+@pytest.mark.parametrize("shown", [False, True])
+@virtual
+async def test_it_is_shown_again_until_it_is_acknowledged(tmp_path: Path, shown: bool) -> None:
+    """An agent that is closed in between, whether the program had seen the message or not, does not forget
+    that nobody else has it."""
+    network = Network()
+    async with waiting(tmp_path, 4, network) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        original = Flows._told
+
+        async def told(self: Flows, *place: object) -> object:
+            answer = await original(self, *place)  # type: ignore[arg-type]  # as they came
+            killed(tmp_path, tmp_path / "left.db")
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Flows, "_told", told)
+            await event.msg.ack()
+        await bob.agent.close()
+        for _ in range(2):
+            async with party(tmp_path / "left.db", config=on_network(network)) as again:
+                if shown:
+                    assert content(await received(again)) == (b"1", MsgOk())
+        async with party(tmp_path / "left.db", config=on_network(network)) as again:
+            assert [content(await again.message()) for _ in range(3)] == right(1, 2, 3)
+        async with party(tmp_path / "left.db", config=on_network(network)) as again:
+            assert not again.rt.ground.store.was_cut
+
+
 @contextmanager
 def before_it_leaves(of: Party, then: Callable[[], None]) -> Iterator[list[None]]:
     """Something happens when an acknowledgement of a flow is about to leave, and it never does."""

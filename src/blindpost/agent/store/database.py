@@ -76,8 +76,9 @@ class AgentStore:
         self._file = file
         self.was_cut = was_cut
         """Whether the program was killed the last time, or had told a router something that is not stored."""
-        self.unsure: set[tuple[ConnId, int]] = set()
-        """Messages that were acknowledged to their routers while the store does not say so yet."""
+        self.unsure = lives.in_doubt(file.reading) if was_cut else set[tuple[ConnId, int]]()
+        """Messages that were acknowledged to their routers while the store does not say so yet, in this life
+        or the one that was cut before it."""
         assert isinstance(file.reading, RememberingConnection)
         self._db = Db(file.reading, vault, Memo())
         self._closed = False

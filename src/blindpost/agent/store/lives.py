@@ -11,6 +11,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from blindpost.agent.model import ConnId
 from blindpost.crypto.entropy import Entropy
 from blindpost.engine.loop import StoreFailedError
 
@@ -44,6 +45,11 @@ def ended_surely(sql: sqlite3.Connection) -> bool:
     """Whether the life before was closed, with all stored that it had told routers; asked once, at the start
     of the next one."""
     return sql.execute("DELETE FROM settings WHERE name = ?", (_ENDED,)).rowcount == 1
+
+
+def in_doubt(sql: sqlite3.Connection) -> set[tuple[ConnId, int]]:
+    """What no router may have any more, where the life before was cut: all that is not acknowledged."""
+    return set(sql.execute("SELECT conn_id, internal_id FROM rcv_messages WHERE user_ack = 0"))
 
 
 def end_surely(sql: sqlite3.Connection) -> None:
