@@ -17,7 +17,7 @@ from blindpost.agent import (
     ReceiptsReceived,
     Transaction,
 )
-from tests.support.agent.agents import connect, quick_config, two_parties
+from tests.support.agent.agents import connect, party, quick_config, two_parties
 from tests.support.client.scripted_router import virtual
 
 
@@ -76,6 +76,45 @@ async def test_a_connection_that_was_not_named_is_refused(tmp_path: Path) -> Non
         _, conn_b = await connect(alice, bob)
         with pytest.raises(CommandError, match="name the connection"):
             await bob.agent.transact(lambda tx: tx.send(conn_b, b"x"))
+
+
+@virtual
+async def test_a_transaction_ends_with_its_function(tmp_path: Path) -> None:
+    """What is asked of it later would be stored without those who wait for it."""
+    async with two_parties(tmp_path) as (alice, bob):
+        conn_a, _ = await connect(alice, bob)
+        kept: list[Transaction] = []
+        await alice.agent.transact(kept.append, conn_a)
+        with pytest.raises(CommandError, match="the transaction has ended"):
+            kept[0].send(conn_a, b"late")
+        with pytest.raises(CommandError, match="the transaction has ended"):
+            kept[0].put("space", "key", b"value")
+        assert conn_a.waiting == 0
+
+
+@virtual
+async def test_an_async_function_is_no_transaction(tmp_path: Path) -> None:
+    async def work(tx: Transaction) -> None:
+        tx.put("space", "key", b"value")
+
+    async with party(tmp_path / "a.db") as alice:
+        with pytest.raises(TypeError, match="this one is async"):
+            _ = await alice.agent.transact(work)
+        assert alice.agent.records.count("space") == 0
+
+
+@virtual
+async def test_a_backup_is_no_part_of_a_transaction(tmp_path: Path) -> None:
+    """It has all that is committed, and half a transaction must not be."""
+    async with party(tmp_path / "a.db") as alice:
+
+        def work(tx: Transaction) -> None:
+            tx.put("space", "key", b"value")
+            alice.agent.backup(tmp_path / "b.db")
+
+        with pytest.raises(RuntimeError, match="inside of a transaction"):
+            await alice.agent.transact(work)
+        assert alice.agent.records.count("space") == 0
 
 
 @virtual

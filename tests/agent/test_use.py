@@ -23,16 +23,21 @@ from blindpost.agent import (
     Sent,
     SyncState,
 )
+from blindpost.agent.messages.sending import enqueue
 from blindpost.agent.queues.making import QueueMaker
+from blindpost.agent.store import connections
+from blindpost.agent.sync.synchronisation import Synchronisation
 from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.engine.loop import StoreFailedError
 from blindpost.testing import World
 from blindpost.testing import virtual as in_world
 from blindpost.testing.clock import run_virtual
 from blindpost.testing.network import MemoryNetwork
+from blindpost.wire.agent.messages import AMsg
 from blindpost.wire.errors import WireError
 from tests.support.agent.agents import connect, on_network, party, quick_config, two_parties
 from tests.support.agent.friends import friends
-from tests.support.client.scripted_router import virtual
+from tests.support.client.scripted_router import settle, virtual
 from tests.support.router.routers import running_router
 
 
@@ -113,6 +118,39 @@ async def test_open_send_close_delivers(tmp_path: Path) -> None:
                 await alice.agent.connection(ours.id).send(b"once more")
                 assert await alice.agent.flush()
                 await alice.expect(Sent, lambda event: event.msg_id > 0)
+
+
+@virtual
+async def test_what_was_left_is_waited_for_from_the_first_moment(tmp_path: Path) -> None:
+    """A program that is started only to get rid of what waits."""
+    network = MemoryNetwork()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        ours, _ = await connect(alice, bob)
+        await settle()
+        with alice.rt.ground.transaction() as tx:
+            enqueue(tx, connections.load_whole(tx, ours.id), AMsg(b"left"))
+            tx._after.clear()
+        await alice.agent.close()
+        config = on_network(network, quick_config(subscribe=False))
+        async with Agent.open(tmp_path / "a.db", config=config) as again:
+            assert again.connection(ours.id).waiting == 1
+            assert await again.flush(30)
+            assert again.connection(ours.id).waiting == 0
+        assert (await bob.message()).msg.body == b"left"
+
+
+@virtual
+async def test_who_closes_second_waits_for_the_first(tmp_path: Path) -> None:
+    agent = Agent.open(tmp_path / "a.db", config=quick_config())
+    await agent.close()
+    async with agent:
+        first = asyncio.create_task(agent.close())
+        await asyncio.sleep(0)
+        assert not first.done()
+        await agent.close()
+        async with agent:
+            assert agent.connections() == []
+        await first
 
 
 def test_flush_reports_an_unreachable_router(tmp_path: Path) -> None:
@@ -251,3 +289,21 @@ def test_a_store_is_free_again_when_the_rest_of_an_agent_cannot_be_opened(
             assert agent.connections() == []
 
     asyncio.run(main())
+
+
+@virtual
+async def test_a_copy_that_cannot_be_opened_for_lack_of_room_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Synchronisation) -> None:
+        raise StoreFailedError("the disk is full")
+
+    copy = tmp_path / "copy.db"
+    async with party(tmp_path / "a.db") as alice:
+        alice.agent.backup(copy)
+    with monkeypatch.context() as patch:
+        patch.setattr(Synchronisation, "begin_as_copy", full)
+        with pytest.raises(StoreFailedError, match="the disk is full"):
+            await Agent.open(copy, config=quick_config()).__aenter__()
+    async with party(copy) as again:
+        assert again.rt.ground.store.is_copy

@@ -138,6 +138,22 @@ def test_a_backup_is_consistent_and_never_overwrites(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.db", "copy.db"}
 
 
+def test_a_backup_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
+    """Neither while it is written, nor while it is changed."""
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    for options in ({"progress": full}, {"change": full}):
+        with pytest.raises(StoreFailedError, match="not made: database or disk is full"):
+            store.backup(tmp_path / "copy.db", **options)
+        assert not list(tmp_path.glob("copy*"))
+    store.backup(tmp_path / "copy.db", change=lambda copy: copy.execute("DELETE FROM letters"))
+    store.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"a.db", "copy.db"}
+
+
 async def test_a_held_file_is_copied_while_commits_continue(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
     put(store, 1)

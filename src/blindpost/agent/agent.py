@@ -98,6 +98,8 @@ class Agent:
         self._passphrase = passphrase
         self._config = config
         self._opened: Core | None = None
+        self._closed = asyncio.Event()
+        self._closed.set()
 
     @classmethod
     def open(
@@ -122,13 +124,12 @@ class Agent:
         store = AgentStore.open(
             self._path, self._passphrase, durability=config.durability, entropy=config.entropy
         )
-        try:
-            pool = KemKeyPool(config.key_pairs, config.pair_maker)
-            await pool.__aenter__()
-        except BaseException:
-            store.close()
-            raise
-        core = self._opened = Core(store, config, self._servers, self._ntf_servers, pool)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(store.close)
+            pool = await undo.enter_async_context(KemKeyPool(config.key_pairs, config.pair_maker))
+            core = Core(store, config, self._servers, self._ntf_servers, pool)
+            undo.pop_all()
+        self._opened, self._closed = core, asyncio.Event()
         core.ground.spawn(core.start())
         return self
 
@@ -141,6 +142,8 @@ class Agent:
         """Wait until routers have taken all messages and acknowledgements; False if they have not in time, or
         if that cannot be stored."""
         core = self._core
+        core.commands.resume()  # what the agent found when it was opened a moment ago
+        core.delivery.resume()
         try:
             async with asyncio.timeout(timeout_s):
                 while tasks := {*core.delivery.tasks.values(), *core.commands.tasks.values()}:
@@ -152,7 +155,8 @@ class Agent:
 
     async def close(self, *, drain_s: float = 0.0) -> None:
         """Close; with `drain_s` only when routers have taken all messages, or after so many seconds.
-        Unfinished work is stored, and continues when the agent is opened again."""
+        Unfinished work is stored, and continues when the agent is opened again: its file is free when this
+        returns, also for a second caller."""
         if drain_s and self._opened is not None:
             await self.flush(drain_s)
         await self._close(finished=True)
@@ -160,8 +164,13 @@ class Agent:
     async def _close(self, *, finished: bool) -> None:
         """`finished`: the program is done with the last event it took, so that event is not repeated."""
         core, self._opened = self._opened, None
-        if core is not None:
+        if core is None:
+            await self._closed.wait()
+            return
+        try:
             await core.close(finished=finished)
+        finally:
+            self._closed.set()
 
     @property
     def _core(self) -> Core:
@@ -380,8 +389,11 @@ class Agent:
             for conn_id in ids:
                 await locks.enter_async_context(ground.locked(conn_id))
             try:
-                with ground.joined() as tx:
-                    done = work(Transaction(tx, frozenset(ids), DEFAULT_USER, begin))
+                with ground.joined() as tx, Transaction(tx, frozenset(ids), DEFAULT_USER, begin) as program:
+                    done = work(program)
+                    if asyncio.iscoroutine(done):
+                        done.close()
+                        raise TypeError("`transact` runs a plain function, and this one is async")
             except BaseException:
                 for conn_id in made:
                     ground.stream.forget(conn_id)

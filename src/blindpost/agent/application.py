@@ -7,6 +7,7 @@ answered exactly once, whatever crashes and whenever.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from blindpost.agent.connection import Connection, ContactRequest
 from blindpost.agent.errors import ConnectionCode, ConnError, prohibited
@@ -40,16 +41,28 @@ class Records:
 
 
 class Transaction(Records):
-    """One transaction of `Agent.transact`."""
+    """One transaction of `Agent.transact`, until its function returns."""
 
     def __init__(
         self, tx: Tx, locked: frozenset[ConnId], user_id: int, begin: Callable[[ConnId], None]
     ) -> None:
         super().__init__(tx)
-        self._tx = tx
+        self._open: Tx | None = tx
         self._locked = locked
         self._user_id = user_id
         self._begin = begin
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open = None
+
+    @property
+    def _tx(self) -> Tx:
+        if self._open is None:
+            raise prohibited("the transaction has ended: call `transact` again")
+        return self._open
 
     def put(self, space: str, key: str, value: bytes) -> None:
         records.put(self._tx, space, key, value)

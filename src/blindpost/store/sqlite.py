@@ -208,8 +208,14 @@ class SqliteStore:
         """For statements that only read."""
         return self._connection
 
-    def backup(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        """A consistent copy in a new file, synced before it gets its name; `progress` gets page counts."""
+    def backup(
+        self,
+        target: Path,
+        progress: Callable[[int, int], None] | None = None,
+        change: Callable[[sqlite3.Connection], object] | None = None,
+    ) -> None:
+        """A consistent copy in a new file, changed and synced before it gets its name; `progress` gets page
+        counts."""
         if target.exists():
             raise FileExistsError(f"{target} exists: a backup never overwrites a file")
         partial = target.with_name(target.name + ".partial")
@@ -223,11 +229,17 @@ class SqliteStore:
                         progress(total - remaining, total)
 
                 self._connection.backup(copy, pages=1024, progress=step)
+                if change is not None:
+                    with copy:
+                        change(copy)
             _sync(partial)
             os.rename(partial, target)
             _sync(target.parent)
-        except BaseException:
-            partial.unlink(missing_ok=True)
+        except BaseException as error:
+            for left in ("", "-wal", "-shm"):
+                partial.with_name(partial.name + left).unlink(missing_ok=True)
+            if isinstance(error, sqlite3.OperationalError):
+                raise StoreFailedError(f"{target} was not made: {error}") from error
             raise
 
     @contextlib.contextmanager

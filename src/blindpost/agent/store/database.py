@@ -325,10 +325,14 @@ class AgentStore:
 
     def backup(self, target: Path) -> None:
         """A consistent copy, sealed like the store itself and marked as a copy."""
-        self.commit()
-        self._file.backup(target)
-        with contextlib.closing(sqlite3.connect(target)) as copy, copy:
+        if self._inside:
+            raise RuntimeError("a backup inside of a transaction")
+
+        def mark(copy: sqlite3.Connection) -> None:
             copy.execute(MARK_COPY, (COPY,))
+
+        self.commit()
+        self._file.backup(target, change=mark)
 
     @property
     def is_copy(self) -> bool:
