@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent.work.key_pairs import PAIR_SIZE, WORKER, KemKeyPool, KemWorker
+from blindpost.agent.work import key_pairs
+from blindpost.agent.work.key_pairs import PAIR_SIZE, VAIN_MAX, WORKER, KemKeyPool, KemWorker
 from blindpost.crypto.kem import KemKeyPair, decapsulate, encapsulate
 from blindpost.wire.e2e import KEM_PUBLIC_KEY_SIZE
 from tests.support.wire.vectors import vectors
@@ -91,17 +93,67 @@ async def test_pool_survives_the_death_of_its_worker() -> None:
     before = children()
     async with KemKeyPool(size=1) as pool:
         await pool.take()
-        (worker,) = children() - before
-        os.kill(worker, 9)
-        pairs = [await pool.take() for _ in range(4)]
-        assert len({pair.public_key for pair in pairs}) == 4
-        assert worker not in children()
+        for _ in range(VAIN_MAX + 1):
+            (worker,) = children() - before
+            os.kill(worker, signal.SIGKILL)
+            pairs = [await pool.take() for _ in range(4)]
+            assert len({pair.public_key for pair in pairs}) == 4
+            assert worker not in children()
+    assert children() == before
+
+
+async def test_a_process_that_stands_still_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, maker = children(), KemWorker()
+    first = await maker.make()
+    (worker,) = children() - before
+    os.kill(worker, signal.SIGSTOP)
+    monkeypatch.setattr(key_pairs, "PATIENCE_S", 0.01)
+    check_agreement(second := await maker.make())
+    assert children() == before
+    monkeypatch.undo()
+    assert len({pair.public_key for pair in (first, second, await maker.make())}) == 3
+    assert children() != before
+    await maker.close()
     assert children() == before
 
 
 async def test_pool_without_a_worker_makes_pairs_itself() -> None:
     async with KemKeyPool(size=1, maker=KemWorker(executable="/nonexistent/python")) as pool:
         check_agreement(await pool.take())
+
+
+@pytest.mark.parametrize("name", [None, "", "frozen", "archive"])
+async def test_where_no_file_can_be_run_nothing_is_started(
+    monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    """A program packed with Python into one file would start itself, and again from there; in an archive
+    there is no file; and Python may be inside of something else."""
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("it was started")
+
+    if name == "frozen":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    elif name == "archive":
+        monkeypatch.setattr(key_pairs, "WORKER", Path("archive.zip/kem_worker.py"))
+    else:
+        monkeypatch.setattr(sys, "executable", name)
+    monkeypatch.setattr(subprocess, "Popen", started)
+    async with KemKeyPool(size=1) as pool:
+        check_agreement(await pool.take())
+
+
+async def test_a_process_that_ends_at_once_is_not_started_for_each_pair(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts, python = tmp_path / "starts", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho >> {starts}\n")
+    python.chmod(0o700)
+    async with KemKeyPool(size=1, maker=KemWorker(str(python))) as pool:
+        for _ in range(VAIN_MAX + 2):
+            check_agreement(await pool.take())
+    assert len(starts.read_text()) == VAIN_MAX
+    assert "KEM key pairs are made in this process" in caplog.text
 
 
 async def test_pool_ends_at_once_while_pairs_are_wanted() -> None:

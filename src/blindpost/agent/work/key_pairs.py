@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -26,6 +28,12 @@ from blindpost.wire.e2e import KEM_PUBLIC_KEY_SIZE
 
 PAIR_SIZE = KEM_PUBLIC_KEY_SIZE + SECRET_KEY_SIZE
 WORKER = Path(__file__).with_name("kem_worker.py")
+PATIENCE_S = 30.0
+"""A process that gives no pair for so long, since it was stopped or waits for a disk, is replaced."""
+VAIN_MAX = 3
+"""After so many processes in a row that gave no pair no more are started."""
+
+log = logging.getLogger(__name__)
 
 
 class PairMaker(Protocol):
@@ -48,26 +56,42 @@ class _KemProcess:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="kem")
         self._executable = executable
         self._process: subprocess.Popen[bytes] | None = None
+        self._in_vain = 0 if executable and WORKER.is_file() else VAIN_MAX
 
     def make(self) -> KemKeyPair:
         """A pair of the process, or of this thread where no process can start."""
         if self.ended:
             raise RuntimeError("the process that makes KEM key pairs has ended")
+        made = self._asked() if self._in_vain < VAIN_MAX else b""
+        if len(made) == PAIR_SIZE:
+            self._in_vain = 0
+            return KemKeyPair(made[:KEM_PUBLIC_KEY_SIZE], made[KEM_PUBLIC_KEY_SIZE:])
+        self.forget()
+        if self.ended:
+            raise RuntimeError("the process that makes KEM key pairs has ended")
+        return generate_key_pair()
+
+    def _asked(self) -> bytes:
+        """What the process gives; less than a pair if it cannot."""
         try:
             process = self._process = self._process or self._started()
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(b".")
             process.stdin.flush()
-            made = process.stdout.read(PAIR_SIZE)
-        except OSError:
+            answered, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+            made = process.stdout.read(PAIR_SIZE) if answered else b""
+        except BrokenPipeError:
             made = b""
-        if len(made) == PAIR_SIZE:
-            return KemKeyPair(made[:KEM_PUBLIC_KEY_SIZE], made[KEM_PUBLIC_KEY_SIZE:])
-        self.forget()
-        if self.ended:
-            raise RuntimeError("the process that makes KEM key pairs has ended")
-        return generate_key_pair()
+        except OSError:
+            return b""  # there may be room for a process later
+        if len(made) < PAIR_SIZE and not self.ended:
+            self._in_vain += 1
+            if self._in_vain == VAIN_MAX:
+                log.warning(
+                    "KEM key pairs are made in this process: the one that should make them ends at once"
+                )
+        return made
 
     def _started(self) -> subprocess.Popen[bytes]:
         # Started with a safe path: the current directory is no place to take modules from.
@@ -107,11 +131,17 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def _interpreter() -> str:
+    """What runs Python files; nothing where that is the program itself, packed together with Python: it would
+    be started again, and again from there."""
+    return "" if getattr(sys, "frozen", False) else sys.executable or ""
+
+
 class KemWorker:
     """Makes pairs in the one process of this program, which lives from first use to last close."""
 
-    def __init__(self, executable: str = sys.executable) -> None:
-        self._executable = executable
+    def __init__(self, executable: str | None = None) -> None:
+        self._executable = _interpreter() if executable is None else executable
         self._process: _KemProcess | None = None
 
     async def make(self) -> KemKeyPair:
