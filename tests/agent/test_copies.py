@@ -138,6 +138,28 @@ def test_a_copy_made_while_the_store_was_open_is_recognised_where_it_lay(tmp_pat
     assert is_copy(path)
 
 
+def test_the_number_beside_a_store_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power loss it might be an empty file, and the store be taken for a copy."""
+    synced: list[tuple[int, int]] = []
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size))
+        original(descriptor)
+
+    path, beside = tmp_path / "a.db", tmp_path / "a.db-life"
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = AgentStore.open(path)
+    begun = beside.stat()
+    store.close()
+    ended = beside.stat()
+    assert [(each.st_ino, each.st_size) for each in (begun, ended)] == synced
+    assert not is_copy(path)
+
+
 def test_nobody_else_writes_to_what_is_beside_a_store_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -64,6 +64,8 @@ def finish(path: Path, life: bytes) -> None:
     try:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "w") as file:
             file.write(life.hex())
+            file.flush()
+            os.fsync(file.fileno())  # a power loss must not leave the name without the number
         fresh.replace(beside)
     except OSError as error:
         raise StoreFailedError(
