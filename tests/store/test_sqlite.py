@@ -207,6 +207,53 @@ while True:
 """
 
 
+FORKED = """
+import os, signal, sys
+from pathlib import Path
+from blindpost.engine.loop import StoreFailedError
+from blindpost.store.sqlite import NTF, SqliteStore
+from tests.store.test_sqlite import ONE, put
+store = SqliteStore.open(Path(sys.argv[1]), [ONE], NTF)
+store.defer_syncs()
+closed = SqliteStore.open(Path(sys.argv[1] + ".other"), [ONE], NTF)
+closed.close()
+put(store, 1)
+if not os.fork():
+    for what in (store.begin, store.commit, store.sync, store.erase, store.held().__enter__):
+        try:
+            what()
+        except StoreFailedError as error:
+            print(error)
+    store.rollback()
+    if sys.argv[2] == "closes":
+        store.close()
+        del store
+    sys.exit()
+os.wait()
+put(store, 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["closes", "ends"])
+def test_a_fork_leaves_the_store_to_the_process_that_has_it(tmp_path: Path, how: str) -> None:
+    """Whatever it does: SQLite would delete the log."""
+    path = tmp_path / "a.db"
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(path), how],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert done.stdout == 5 * f"{path} is open in the process that this one is a fork of: open it later\n"
+    store = SqliteStore.open(path, [ONE], NTF)
+    assert letters(store) == 2
+    store.close()
+
+
 def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     root = Path(__file__).parents[2]

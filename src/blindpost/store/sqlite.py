@@ -14,6 +14,7 @@ import os
 import sqlite3
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,8 @@ class SqliteStore:
         self._log: int | None = None
         self._syncing = threading.Lock()
         self._sync_failed: str | None = None
+        self._forked = False
+        _opened.add(self)
 
     @classmethod
     def open(
@@ -149,6 +152,7 @@ class SqliteStore:
 
     def begin(self) -> None:
         """The start of a transaction that `commit` or `rollback` ends."""
+        self._must_be_ours()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -156,6 +160,7 @@ class SqliteStore:
 
     def commit(self) -> None:
         """Everything since `begin` is durable, or nothing of it happened."""
+        self._must_be_ours()
         try:
             self._connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
@@ -179,6 +184,7 @@ class SqliteStore:
 
         Once it fails it fails for good: the kernel tells only once that it could not write, and forgets it.
         """
+        self._must_be_ours()
         if self._log is None:
             return
         with self._syncing:
@@ -192,7 +198,7 @@ class SqliteStore:
 
     def rollback(self) -> None:
         """Take everything since `begin` back, if SQLite has not done so by itself."""
-        if self._connection.in_transaction:
+        if not self._forked and self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def failed(self, error: sqlite3.Error) -> StoreFailedError:
@@ -248,6 +254,7 @@ class SqliteStore:
 
         It is for another process to copy. SQLite's locks on it would end as soon as this one closed it.
         """
+        self._must_be_ours()
         if self._is_held:
             raise StoreFailedError(f"{self.path}: another copy of it is being made")
         try:
@@ -270,17 +277,45 @@ class SqliteStore:
 
         Deleted rows are overwritten in the file itself (`secure_delete`); the log keeps them until this.
         """
+        self._must_be_ours()
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
             raise self.failed(error) from error
 
+    def _must_be_ours(self) -> None:
+        if self._forked:
+            raise StoreFailedError(
+                f"{self.path} is open in the process that this one is a fork of: open it later"
+            )
+
+    def forked(self) -> None:
+        """This process is a fork of the one that has the file. It has no lock on it, and would delete the log
+        with what the other one commits by closing the connection: it is never closed here."""
+        import ctypes
+
+        self._forked = True
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+
     def close(self) -> None:
         """Folds the log into the file and closes it."""
-        self._connection.close()
+        _opened.discard(self)
+        if not self._forked:
+            self._connection.close()
         if self._log is not None:
             os.close(self._log)
             self._log = None
+
+
+_opened: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for store in list(_opened):
+        store.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path, owner: Owner) -> None:
