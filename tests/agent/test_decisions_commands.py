@@ -131,6 +131,20 @@ async def test_in_the_order_in_which_they_were_stored(running: Running) -> None:
 
 
 @virtual
+async def test_also_if_the_clock_was_set_back_meanwhile(running: Running) -> None:
+    running.open.clear()
+    for number in range(3):
+        with running.change() as tx:
+            tx.now -= 3600 * number
+            tx.command(CONN, ROUTER, ONE, b"%d" % number)
+        await asyncio.sleep(1)
+    running.open.set()
+    await asyncio.sleep(60)
+    assert [content for _, content in running.ran] == [b"0", b"1", b"2"]
+    assert (running.left, running.is_idle) == ([], True)
+
+
+@virtual
 async def test_one_that_comes_while_the_last_runs(running: Running) -> None:
     running.open.clear()
     running.store_one(content=b"1")
@@ -432,6 +446,21 @@ async def test_a_disk_without_room_delays_what_follows(running: Running) -> None
     assert {str(event.error) for event in running.told if isinstance(event, Failed)} == {
         "CRITICAL: the disk is full"
     }
+    assert (running.left, running.is_idle) == ([], True)
+
+
+@virtual
+async def test_what_is_done_is_not_done_again_since_the_disk_could_not_be_read(running: Running) -> None:
+    async def ends(command: StoredCommand) -> None:
+        await running._handle_itself(command)
+        if len(running.ran) == 1:
+            raise StoreFailedError("disk I/O error")
+
+    running.workers._handlers = {ONE: ends}
+    running.store_one(content=b"1")
+    running.store_one(content=b"2")
+    await asyncio.sleep(60)
+    assert running.ran == [(ONE, b"1"), (ONE, b"2")]
     assert (running.left, running.is_idle) == ([], True)
 
 

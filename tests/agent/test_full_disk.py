@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -29,6 +30,8 @@ from blindpost.agent import (
     SwitchPhase,
     SyncState,
 )
+from blindpost.agent.store import database
+from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.work.commands import JOIN
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Link, Peer, World, virtual
@@ -284,37 +287,75 @@ def in_step(event: Event) -> bool:
     return isinstance(event, RatchetSync) and event.state is SyncState.OK
 
 
+async def whole_life(alice: Program, bob: Program) -> None:
+    """Made, used, moved to another queue, its ratchets renewed and used again."""
+    link = await alice.ask(alice.agent.invite)
+    alice.conn, bob.conn = link.conn, await bob.ask(partial(bob.agent.join, str(link)))
+    for one in (alice, bob):
+        await one.until(lambda event: isinstance(event, Connected))
+    await alice.say(b"a1", b"a2")
+    await bob.say(b"b1", b"b2")
+    await bob.ask(bob.conn.switch)
+    await alice.say(b"a3")
+    await bob.say(b"b3")
+    await alice.until(moved(Direction.SND))
+    await bob.until(moved(Direction.RCV))
+    await alice.ask(partial(alice.conn.synchronize, force=True))
+    for one in (alice, bob):
+        await one.until(in_step)
+    await alice.say(b"a4")
+    await bob.say(b"b4")
+    await asyncio.sleep(600)
+    assert (alice.heard, bob.heard) == ([b"b1", b"b2", b"b3", b"b4"], [b"a1", b"a2", b"a3", b"a4"])
+    assert alice.failures + bob.failures == []
+    for one in (alice, bob):
+        await one.ended()
+
+
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("commits", range(0, 42, 6))
 @virtual
 async def test_a_whole_life_of_a_connection_goes_on_after_half_a_minute_without_room(
     world: World, commits: int, who: int
 ) -> None:
-    """Made, used, moved to another queue, its ratchets renewed and used again."""
     peers = await world.agent("alice"), await world.agent("bob")
     disk = Disk(peers[who], commits)
-    alice, bob = (Program(peer) for peer in peers)
     with commands_sent() as sent:
-        link = await alice.ask(alice.agent.invite)
-        alice.conn, bob.conn = link.conn, await bob.ask(partial(bob.agent.join, str(link)))
-        for one in (alice, bob):
-            await one.until(lambda event: isinstance(event, Connected))
-        await alice.say(b"a1", b"a2")
-        await bob.say(b"b1", b"b2")
-        await bob.ask(bob.conn.switch)
-        await alice.say(b"a3")
-        await bob.say(b"b3")
-        await alice.until(moved(Direction.SND))
-        await bob.until(moved(Direction.RCV))
-        await alice.ask(partial(alice.conn.synchronize, force=True))
-        for one in (alice, bob):
-            await one.until(in_step)
-        await alice.say(b"a4")
-        await bob.say(b"b4")
-        await asyncio.sleep(600)
+        await whole_life(*(Program(peer) for peer in peers))
     assert disk.refused
-    assert (alice.heard, bob.heard) == ([b"b1", b"b2", b"b3", b"b4"], [b"a1", b"a2", b"a3", b"a4"])
-    assert alice.failures + bob.failures == []
     assert len(sent) < 150, "nothing is repeated without a pause"
-    for one in (alice, bob):
-        await one.ended()
+
+
+class Scratched(sqlite3.Connection):
+    """A file of which every so many reads fail, once there is such a number."""
+
+    every = 0
+    reads = 0
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        if self.every and statement.lstrip().startswith("SELECT"):
+            self.reads += 1
+            if self.reads % self.every == 0:
+                error = sqlite3.OperationalError("the disk is full of scratches")
+                error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR, "SQLITE_IOERR"
+                raise error
+        return super().execute(statement, values)
+
+
+class Unreliable(RememberingConnection, Scratched):
+    """The same as an agent uses it."""
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("every", [20, 23, 27, 31, 37, 45, 60])
+@virtual
+async def test_a_whole_life_of_a_connection_goes_on_although_reads_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch, every: int, who: int
+) -> None:
+    monkeypatch.setattr(database, "RememberingConnection", Unreliable)
+    peers = await world.agent("alice"), await world.agent("bob")
+    sql = cast(Unreliable, peers[who].agent._ground.store.reading.sql)
+    sql.every = every
+    await whole_life(*(Program(peer) for peer in peers))
+    assert sql.reads > every
+    sql.every = 0

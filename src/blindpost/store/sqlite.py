@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability, NotTheirStoreError, Seen, StoreVersionError, seen
@@ -55,6 +55,21 @@ class Owner:
 AGENT = Owner("agent", 0x426C7061, "users")
 NTF = Owner("notification router", 0x426C706E, "tokens")
 _OWNERS = {owner.application: owner for owner in (AGENT, NTF)}
+
+
+class DiskFailedError(StoreFailedError, sqlite3.OperationalError):
+    """A statement that failed for its disk, as SQLite says it and as every store does."""
+
+    def __init__(self, error: sqlite3.OperationalError) -> None:
+        super().__init__(str(error))
+        self.sqlite_errorcode = error.sqlite_errorcode
+        self.sqlite_errorname = error.sqlite_errorname
+
+
+def is_of_the_disk(error: BaseException) -> TypeGuard[sqlite3.OperationalError]:
+    """Whether a statement failed for a reason that the machine's owner can mend."""
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _OF_THE_DISK
+
 
 Migration = str | Callable[[sqlite3.Connection], None]
 """Brings a store from one schema version to the next, inside one transaction: statements, or a function."""
@@ -126,7 +141,7 @@ class SqliteStore:
             _migrate(connection, migrations)
         except sqlite3.OperationalError as error:
             connection.close()
-            if error.sqlite_errorcode & 0xFF not in _OF_THE_DISK:
+            if not is_of_the_disk(error):
                 raise
             raise StoreFailedError(
                 f"{path} cannot be used: {error}. Make room if the disk is full, "

@@ -269,6 +269,8 @@ class _Worker:
         proxy, failed = None, None
         try:
             proxy = await self._sent(queue, pending)
+        except StoreFailedError:
+            raise
         except AgentError as error:
             failed = error
         except Exception as error:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 
 from blindpost.agent.errors import AgentError, CriticalError, InternalError, ProtocolCode, ProtocolError
-from blindpost.agent.events import Failed
+from blindpost.agent.events import AgentFailed, Failed
 from blindpost.agent.handshake.confirming import (
     Arrived,
     confirmation_received,
@@ -77,7 +77,7 @@ class Reception:
         """Process one message; when this returns it is stored what becomes of it. A store that is broken
         takes nothing until the next start, and the router has the message still."""
         place = session.key.server, rcv_id
-        queue = queues.find_rcv(self._ground.store.reading, *place)
+        queue = await self._found(place)
         if queue is not None and not session.key.carries(queue):
             session.blame(ELSEWHERE)
             return
@@ -88,12 +88,24 @@ class Reception:
             if self._in_hand.get(place) is msg:
                 del self._in_hand[place]
 
+    async def _found(self, place: tuple[Server, bytes]) -> RcvQueue | None:
+        """The queue; while the disk cannot be read it is not known whose message this is."""
+        retry = Retry.first(MESSAGE_FAST)
+        while not self._ground.store.is_broken:
+            try:
+                return queues.find_rcv(self._ground.store.reading, *place)
+            except StoreFailedError as error:
+                self._ground.stream.put(AgentFailed(CriticalError(str(error), temporary=True)))
+            await asyncio.sleep(retry.delay_s)
+            retry = retry.next()
+        return None
+
     async def _received(self, place: tuple[Server, bytes], msg: MSG) -> None:
         """Try until it is stored, or until another one comes from its queue: then a new session has brought
         this one again. Once that copy is stored, this one is out of date: a later ratchet cannot read it."""
         retry = Retry.first(MESSAGE_FAST)
         while True:
-            queue = queues.find_rcv(self._ground.store.reading, *place)
+            queue = await self._found(place)
             if queue is None or queue.deleted:
                 return None
             try:

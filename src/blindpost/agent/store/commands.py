@@ -73,7 +73,8 @@ def insert(
 
 
 def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredCommand | None:
-    """The first command of a worker. One that was just stored behind nothing is not read again."""
+    """The first command of a worker, whatever the clock said when it was stored. One that was just stored
+    behind nothing is not read again."""
     worker = _worker(conn_id, server)
     only: _Only = db.sql.of_message(_ONLY, worker, False)
     if only is not False:
@@ -81,7 +82,7 @@ def next_command(db: Db, conn_id: ConnId, server: Server | None) -> StoredComman
     query = (
         "SELECT command_id, corr_id, command_tag, command, created_at FROM commands"
         " WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
-        " ORDER BY created_at, command_id LIMIT 2"
+        " ORDER BY command_id LIMIT 2"
     )
     rows = db.sql.execute(query, worker).fetchall()
     command = None
@@ -98,10 +99,20 @@ def first_id(db: Db, conn_id: ConnId, server: Server | None) -> int | None:
     """The id of `next_command`."""
     query = (
         "SELECT command_id FROM commands WHERE conn_id = ? AND host IS ? AND port IS ? AND failed = 0"
-        " ORDER BY created_at, command_id LIMIT 1"
+        " ORDER BY command_id LIMIT 1"
     )
     row = db.sql.execute(query, _worker(conn_id, server)).fetchone()
     return None if row is None else int(row[0])
+
+
+def is_waiting(db: Db, command: StoredCommand) -> bool:
+    """Whether it is still to be run by its worker: it may have ended itself, or gone to another one."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM commands WHERE command_id = ? AND host IS ? AND port IS ?"
+        " AND failed = 0)"
+    )
+    _, *place = _worker(command.conn_id, command.server)
+    return bool(db.sql.execute(query, (command.command_id, *place)).fetchone()[0])
 
 
 def waiting(db: Db, conn_id: ConnId | None = None) -> list[tuple[ConnId, Server | None]]:

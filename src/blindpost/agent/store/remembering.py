@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from blindpost.store.sqlite import DiskFailedError, is_of_the_disk
+
 TABLES = frozenset(
     {
         "users",
@@ -76,16 +78,20 @@ class RememberingConnection(sqlite3.Connection):
         self._look(statement)
         try:
             return super().executemany(statement, values)
-        except BaseException:
+        except BaseException as error:
             self._forget_all()
+            if is_of_the_disk(error):
+                raise DiskFailedError(error) from error
             raise
 
     def execute_known(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
         """A statement of which the caller knows what it does to what is remembered."""
         try:
             return super().execute(statement, values)
-        except BaseException:
+        except BaseException as error:
             self._forget_all()
+            if is_of_the_disk(error):
+                raise DiskFailedError(error) from error
             raise
 
     def _look(self, statement: str) -> None:

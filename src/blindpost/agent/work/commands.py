@@ -100,17 +100,18 @@ class CommandWorkers:
 
     async def _run(self, command: StoredCommand) -> None:
         """Try one command until it is done, or fails for good."""
-        retry, told = Retry.first(MESSAGE_FAST), Told()
+        retry, told, tried = Retry.first(MESSAGE_FAST), Told(), False
         while True:
             try:
                 async with (
                     self._ground.operations.under_way(Operation.SENDING),
                     self._ground.locked(command.conn_id),
                 ):
-                    if not self._is_there(command):
+                    if not self._is_there(command) or (tried and not self._is_waiting(command)):
                         return
+                    tried = True
                     await self._handle(command)
-                    if command.tag not in self._end_themselves and self._is_first(command):
+                    if command.tag not in self._end_themselves and self._is_waiting(command):
                         with self._ground.transaction() as tx:
                             commands.delete(tx, command)
                 return
@@ -141,10 +142,8 @@ class CommandWorkers:
         """Whether the command is still to be run: its connection may be gone since it was loaded."""
         return connections.find(self._ground.store.reading, command.conn_id) is not None
 
-    def _is_first(self, command: StoredCommand) -> bool:
-        """Whether the command is still there: it may have ended itself, or gone to another worker."""
-        first = commands.first_id(self._ground.store.reading, command.conn_id, command.server)
-        return first == command.command_id
+    def _is_waiting(self, command: StoredCommand) -> bool:
+        return commands.is_waiting(self._ground.store.reading, command)
 
     def _tell_delay(self, command: StoredCommand, error: AgentError) -> None:
         log.warning("%s of connection %s waits: %s", command.tag, command.conn_id, error)
