@@ -264,6 +264,28 @@ async def test_mistakes_are_reported_where_they_are_made(tmp_path: Path) -> None
         conn.stats  # noqa: B018 (it is the mistake)
 
 
+def test_an_agent_belongs_to_the_event_loop_that_opened_it(tmp_path: Path) -> None:
+    """In another one nothing would ever come."""
+    agent = Agent.open(tmp_path / "a.db", config=quick_config())
+    asyncio.run(agent.__aenter__())  # all that runs in this loop ends with it
+    with pytest.raises(CommandError, match="the event loop that opened it"):
+        asyncio.run(agent.next_event())
+    assert agent.connections() == []
+    asyncio.run(agent.close())
+
+    async def main() -> None:
+        async with agent:
+            conn = (await agent.invite_later()).id
+            for use in (agent.invite_later, agent.connection(conn).delete, agent.close):
+                with pytest.raises(CommandError, match="from other threads with"):
+                    await asyncio.to_thread(asyncio.run, use())
+            home, deletion = asyncio.get_running_loop(), agent.connection(conn).delete()
+            await asyncio.to_thread(asyncio.run_coroutine_threadsafe(deletion, home).result)
+            assert agent.connections() == []
+
+    asyncio.run(main())
+
+
 def test_every_error_has_a_remedy() -> None:
     left, seen = [AgentError], set()
     while left:

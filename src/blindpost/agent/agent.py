@@ -130,6 +130,7 @@ class Agent:
             core = Core(store, config, self._servers, self._ntf_servers, pool)
             undo.pop_all()
         self._opened, self._closed = core, asyncio.Event()
+        core.ground.home = asyncio.get_running_loop()
         core.ground.spawn(core.start())
         return self
 
@@ -163,6 +164,8 @@ class Agent:
 
     async def _close(self, *, finished: bool) -> None:
         """`finished`: the program is done with the last event it took, so that event is not repeated."""
+        if self._opened is not None and not self._opened.ground.is_homeless:
+            self._opened.ground.at_home()
         core, self._opened = self._opened, None
         if core is None:
             await self._closed.wait()
@@ -176,6 +179,7 @@ class Agent:
     def _core(self) -> Core:
         if self._opened is None:
             raise InactiveError("the agent is closed")
+        self._opened.ground.at_home()
         return self._opened
 
     @property

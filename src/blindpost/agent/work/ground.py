@@ -13,7 +13,7 @@ from typing import Any
 
 from blindpost.agent.config import AgentConfig
 from blindpost.agent.connection import Connection
-from blindpost.agent.errors import AgentError, CriticalError, InactiveError, InternalError
+from blindpost.agent.errors import AgentError, CriticalError, InactiveError, InternalError, prohibited
 from blindpost.agent.events import AgentFailed
 from blindpost.agent.model import ConnId
 from blindpost.agent.store import events as event_rows
@@ -57,6 +57,8 @@ class Ground:
         self.work.events.listen(lambda told: self.stream.put(*told))
         self.work.acknowledged.listen(lambda told: self.stream.acknowledged(*told))
         self.stream.settled.listen(self._settle)
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The event loop that runs all of this, once it is known."""
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -84,8 +86,26 @@ class Ground:
     def now(self) -> float:
         return self.config.now()
 
+    def at_home(self) -> None:
+        """For what the application asks: in another event loop it would wait for what nobody runs there."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # it waits for nothing
+        if self.home not in (None, here):
+            raise prohibited(
+                "an agent belongs to the event loop that opened it: open it where it is used, "
+                "and call it from other threads with asyncio.run_coroutine_threadsafe"
+            )
+
+    @property
+    def is_homeless(self) -> bool:
+        """Whether that event loop has ended, and nothing runs any more."""
+        return self.home is not None and self.home.is_closed()
+
     def awake(self) -> None:
-        """For what the application asks: nothing of it is done while the agent is suspended."""
+        """The same; nothing of it is done while the agent is suspended."""
+        self.at_home()
         if self.operations.suspended:
             raise InactiveError("the agent is suspended: resume it first")
 

@@ -197,7 +197,8 @@ class KemKeyPool:
         """Stop making pairs; callers that wait for one get an error."""
         if self._filling is not None:
             self._filling.cancel()
-            await asyncio.wait([self._filling])
+            if not self._filling.done():  # as it is where its event loop has ended
+                await asyncio.wait([self._filling])
             self._filling = None
         await self._maker.close()
 
