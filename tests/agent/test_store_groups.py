@@ -669,3 +669,25 @@ def test_a_bug_in_the_thread_ends_the_trust_too(bench: Bench, monkeypatch: pytes
         monkeypatch.undo()
 
     bench.run(main())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_no_thread_can_be_started_nobody_waits_for_one(bench: Bench, lost: bool) -> None:
+    async def main() -> None:
+        def refused(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        asyncio.get_running_loop().run_in_executor = refused  # type: ignore[assignment]
+        bench.lost = lost
+        tasks = [started(bench.change().durable()) for _ in range(2)]
+        await settled()
+        if lost:
+            assert [await told(task) for task in tasks] == [LOST] * 2
+        else:
+            await asyncio.gather(*tasks)
+            await bench.change().durable()
+            assert (bench.stored, bench.syncs) == (3, 2)
+        assert bench.store.is_broken is lost
+        assert asyncio.get_running_loop().time() == 0
+
+    bench.run(main())

@@ -251,7 +251,12 @@ class AgentStore:
         if self._under_sync or not self._committed:
             return
         self._under_sync, self._committed = self._committed, []
-        syncing = asyncio.get_running_loop().run_in_executor(self._thread, self._file.sync)
+        try:
+            syncing = asyncio.get_running_loop().run_in_executor(self._thread, self._file.sync)
+        except RuntimeError:  # the machine has no thread for us
+            with contextlib.suppress(StoreFailedError):  # who waits is told
+                self.commit()
+            return
         syncing.add_done_callback(functools.partial(self._synced, self._under_sync))
 
     def _synced(self, groups: list[Group], syncing: asyncio.Future[None]) -> None:
