@@ -33,6 +33,7 @@ from blindpost.agent import (
 from blindpost.agent.store import database
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.work.commands import JOIN
+from blindpost.agent.work.suspension import Operation
 from blindpost.store.sqlite import SqliteStore
 from blindpost.testing import Link, Peer, World, virtual
 from blindpost.wire.smp.commands import SEND
@@ -135,6 +136,24 @@ async def test_a_program_ends_although_what_was_done_cannot_be_noted(world: Worl
     await bob.agent.close(drain_s=600)
     again = await world.agent("bob")
     assert (await again.expect(Received)).msg.body == b"second"
+
+
+@pytest.mark.parametrize("kept_by", ["the disk", "suspension"])
+@virtual
+async def test_a_program_ends_although_a_message_cannot_be_taken(world: World, kept_by: str) -> None:
+    """Its router has it still."""
+    alice, bob = await world.pair()
+    if kept_by == "the disk":
+        Disk(bob).fill(7200)
+    else:
+        bob.agent._ground.operations._kinds[Operation.RECEIVING].open.clear()
+    await alice.conn.send(b"x")
+    await asyncio.sleep(5)
+    began = asyncio.get_running_loop().time()
+    await asyncio.wait_for(bob.agent.close(), 600)
+    assert asyncio.get_running_loop().time() - began < 1
+    again = await world.agent("bob")
+    assert (await again.expect(Received)).msg.body == b"x"
 
 
 @virtual

@@ -182,6 +182,8 @@ class Sessions:
         self._retired: set[Session] = set()
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._messages: set[asyncio.Task[None]] = set()
+        """Those that process what came."""
         self._paused: set[str] = set()
         self._receiving = asyncio.Event()
         self._receiving.set()
@@ -303,7 +305,8 @@ class Sessions:
         self._spawn(close())
 
     async def close(self) -> None:
-        """End all sessions; nothing comes in any more when this returns."""
+        """End all sessions; nothing comes in any more when this returns. A message that could not be stored
+        yet is still with its router."""
         self._closed = True
         self._receiving.set()
         for timer in self._timers.values():
@@ -316,8 +319,10 @@ class Sessions:
                 await session.client.close()
         for session in tuple(self._retired):
             await session.client.close()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while running := self._tasks | self._messages:
+            for task in self._messages:
+                task.cancel()
+            await asyncio.wait(running)
         self._slots.clear()
 
     # Commands
@@ -411,7 +416,7 @@ class Sessions:
             case Push(rcv_id, MSG() as msg) | Late(_, rcv_id, MSG() as msg):
                 if len(handing) >= self.options.messages_at_once:
                     await asyncio.wait(handing, return_when=asyncio.FIRST_COMPLETED)
-                task = self._spawn(self._guarded(self._bring, session, rcv_id, msg))
+                task = self._spawn(self._guarded(self._bring, session, rcv_id, msg), self._messages)
                 handing.add(task)
                 task.add_done_callback(handing.discard)
                 if isinstance(event, Late):
@@ -437,10 +442,13 @@ class Sessions:
         except Exception:
             log.exception("processing what a router sent failed")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]] | None = None
+    ) -> asyncio.Task[None]:
+        tasks = self._tasks if among is None else among
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task
 
     # Keeping circuits apart
