@@ -59,6 +59,20 @@ async def test_a_job_is_taken_before_the_loop_goes_on(
         await job
 
 
+async def test_a_thread_that_cannot_be_started_is_tried_again(
+    thread: SyncThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start"):
+                await done(thread, int)
+    assert await done(thread, int) == 0
+
+
 async def test_nobody_has_to_wait_for_the_answer(thread: SyncThread) -> None:
     job = asyncio.get_running_loop().run_in_executor(thread, int)
     job.cancel()

@@ -33,8 +33,9 @@ class SyncThread(Executor):
         self, work: Callable[..., object], /, *args: Any, **kwargs: Any
     ) -> asyncio.Future[object]:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="sync", daemon=True)
+            thread.start()  # `RuntimeError` where the machine has no thread for us
+            self._thread = thread
         done = asyncio.get_running_loop().create_future()
         self._waits.acquire(blocking=False)
         self._jobs.put(partial(_do, partial(work, *args, **kwargs), done))
