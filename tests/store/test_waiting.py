@@ -64,6 +64,23 @@ async def counts(dsn: str, schema: Schema, *, some: bool) -> None:
     await until(so)
 
 
+async def asks_again(dsn: str, by: Shared) -> None:
+    """Wait until this one has looked at the database once more, and again."""
+    asked = "SELECT max(state_change) FROM pg_stat_activity WHERE application_name = $1"
+    operator = await asyncpg.connect(dsn)
+    try:
+        for _ in range(2):
+            since = await operator.fetchval("SELECT clock_timestamp()")
+
+            async def so(since: object = since) -> bool:
+                last = await operator.fetchval(asked, ownership._name(by))
+                return last is not None and bool(last > since)
+
+            await until(so)
+    finally:
+        await operator.close()
+
+
 async def test_only_a_server_of_the_same_kind_counts_as_a_standby(database: str) -> None:
     async with owned(database), owned(database, OTHER), waiting(Candidate(shared(database, OTHER))):
         await counts(database, OTHER, some=True)
@@ -94,6 +111,43 @@ async def test_it_says_what_it_waits_for(database: str) -> None:
     async with waiting(lost):
         await says(lost, "the database cannot be used")
         assert not lost.follows
+
+
+async def test_a_server_with_keys_of_its_own_does_not_take_over(database: str) -> None:
+    """Clients of the owner would refuse it. Nor can anybody hand over to it."""
+    ours, theirs = (Shared(database, SCHEMA, 3600.0, name * 43) for name in "ab")
+    stranger = Candidate(theirs)
+    async with owned(database) as store, waiting(stranger) as task, waiting(Candidate(ours)) as next_one:
+        await says(stranger, FOLLOWS)
+        await store.claim(ours.identity)
+        await says(stranger, f"the database belongs to the server {ours.identity}, and this one is")
+        assert not stranger.follows
+
+        async def is_right() -> bool:
+            return await has_candidate(ours)
+
+        await until(is_right)
+        store.close()
+        await next_one
+        await asks_again(database, theirs)
+        assert not task.done()
+    async with waiting(stranger), owned(database) as store:
+        assert not await has_candidate(ours)
+        assert not await has_candidate(shared(database))
+        await store.claim(theirs.identity)
+        await says(stranger, FOLLOWS)
+
+
+async def test_who_waits_for_a_database_that_nobody_had_or_of_an_older_program_does_not_mind(
+    database: str,
+) -> None:
+    named = Shared(database, SCHEMA, 3600.0, "a" * 43)
+    await asyncio.wait_for(Candidate(named).wait(), 60)
+    async with owned(database) as store:
+        await store.fetch("ALTER TABLE state DROP COLUMN identity")
+        candidate = Candidate(named)
+        async with waiting(candidate):
+            await says(candidate, FOLLOWS)
 
 
 async def test_an_owner_that_it_could_not_cut_off_is_told(database: str) -> None:

@@ -38,6 +38,7 @@ from blindpost.serving.sections import (
 from blindpost.serving.settings import Section
 from blindpost.wire.addresses import Host, RouterAddress, Scheme, Server
 from blindpost.wire.ntf.pushes import APPLE_PADDED_SIZE, PADDED_SIZE
+from blindpost.wire.text import b64
 
 if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
@@ -189,6 +190,10 @@ class NtfPlace(places.Place[Settings]):
         self.vapid_file = self.folder / settings.webpush.key_file
 
     @property
+    def known_as(self) -> str:
+        return "" if self.fingerprint is None else b64(self.fingerprint)
+
+    @property
     def store_folder(self) -> Path | None:
         return self.database.parent if self.settings.store.kind == "sqlite" else None
 
@@ -211,7 +216,7 @@ class NtfPlace(places.Place[Settings]):
         from blindpost.ntf.tables_postgres import SCHEMA
         from blindpost.store.ownership import Shared
 
-        return Shared(store.dsn, SCHEMA, store.takeover_s)
+        return Shared(store.dsn, SCHEMA, store.takeover_s, self.known_as)
 
     def store_key(self) -> bytes:
         """The key of the store, from the environment or from its file."""

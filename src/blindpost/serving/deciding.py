@@ -36,6 +36,8 @@ class Owned(Protocol):
 
     async def sign(self) -> None: ...
 
+    async def claim(self, identity: str) -> None: ...
+
 
 SIGN_S = 1.0
 """How often a database hears of its owner."""
@@ -92,6 +94,10 @@ class EngineService(Service[P]):
     def on_displaced(self, call: Callable[[], None], takeover_s: float) -> None:
         if self._database is not None:
             self._database.on_displaced, self._database.takeover_s = call, takeover_s
+
+    async def claim(self) -> None:
+        if self._database is not None and self.place.known_as:
+            await self._database.claim(self.place.known_as)
 
     async def probe(self) -> None:
         await self._core.store.probe()

@@ -97,6 +97,11 @@ class Place(Generic[S]):
         return 0
 
     @property
+    def known_as(self) -> str:
+        """The fingerprint that its address names; empty where clients keep to none."""
+        return ""
+
+    @property
     def shared(self) -> Shared | None:
         """The database that it waits for while another server owns it; None if it does not wait."""
         return None

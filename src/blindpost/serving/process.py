@@ -139,6 +139,7 @@ class Process(Generic[V]):
         try:
             if (shared := self.place.shared) is not None:
                 service.on_displaced(self.give_way, shared.takeover_s)
+            await service.claim()
             await service.begin()
             if self._journal is not None:
                 await self._journal.begin()

@@ -66,6 +66,9 @@ class Service(ABC, Generic[P]):
 
     # --- life
 
+    async def claim(self) -> None:
+        """Say in a database that another server may take over which server has it."""
+
     async def begin(self) -> None:
         """Do what must precede the first connection."""
 

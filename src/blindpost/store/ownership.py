@@ -36,7 +36,9 @@ ANSWER_S = 10.0
 LIVES_S = 5.0
 """A server that waits asks every half second: one that was silent for so long is frozen, or gone."""
 CANDIDATE = "blindpost standby"
-"""How a session of a server that waits is named, before the name of its schema."""
+"""How a session of a server that waits is named, before the name of its schema and its own."""
+_TOLD = 12
+"""So much of an identity is enough to tell two apart; the name of a session is short."""
 
 _FREE = "SELECT pg_try_advisory_xact_lock($1)"
 """Gives the lock back at once: the store takes it itself when it is opened."""
@@ -60,6 +62,9 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND app
     AND clock_timestamp() - state_change < $2 * interval '1 second'
 """
 
+_WHOSE = "SELECT to_jsonb(state) ->> 'identity' FROM state"
+"""Older programs write no name down."""
+
 LOOKS = "it has not heard of the database yet"
 FOLLOWS = "another server owns the database; this one takes over when that one ends"
 BLIND = (
@@ -76,6 +81,8 @@ class Shared:
     schema: Schema
     takeover_s: float
     """An owner that was silent for this long is cut off."""
+    identity: str = ""
+    """By which name clients know this server; empty where it has none that they keep to."""
 
 
 class Candidate:
@@ -110,6 +117,9 @@ class Candidate:
         self.sentence, self.follows = FOLLOWS, True
         lock = shared.schema.lock
         while True:
+            if await self._is_of_another(connection):
+                await asyncio.sleep(POLL_S)
+                continue
             if await connection.fetchval(_FREE, lock):
                 if time.monotonic() >= self._yields_until:
                     return
@@ -122,6 +132,24 @@ class Candidate:
                 log.warning("the owner of the database was silent for %g s: it is cut off", shared.takeover_s)
             self._judge(is_blind=row is not None and row["hidden"] > 0)
             await asyncio.sleep(POLL_S)
+
+    async def _is_of_another(self, connection: Connection) -> bool:
+        """Whether clients of this database's owner would refuse us: who started with keys of its own must
+        not take over."""
+        own, theirs = self._shared.identity, None
+        if own:
+            with contextlib.suppress(asyncpg.UndefinedTableError):  # nobody has owned it yet
+                theirs = await connection.fetchval(_WHOSE)
+        if theirs in (None, own):
+            return False
+        sentence = (
+            f"the database belongs to the server {theirs}, and this one is {own}: clients would refuse it. "
+            "Copy that server's whole folder here"
+        )
+        if self.sentence != sentence:
+            log.error("%s", sentence)
+        self.sentence, self.follows = sentence, False
+        return True
 
     def _judge(self, *, is_blind: bool) -> None:
         sentence = BLIND if is_blind else FOLLOWS
@@ -137,7 +165,7 @@ async def has_candidate(shared: Shared) -> bool:
 
 
 def _name(shared: Shared) -> str:
-    return f"{CANDIDATE} {shared.schema.name}"
+    return f"{CANDIDATE} {shared.schema.name} {shared.identity[:_TOLD]}".rstrip()
 
 
 @contextlib.asynccontextmanager

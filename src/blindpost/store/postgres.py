@@ -192,6 +192,10 @@ class PostgresStore:
     def is_away(self) -> bool:
         return self._connection is None or self._connection.is_closed()
 
+    async def claim(self, identity: str) -> None:
+        """Say by which name clients know its owner, to those who wait for it."""
+        await self.fetch("UPDATE state SET identity = $1 WHERE identity IS DISTINCT FROM $1", identity)
+
     async def sign(self) -> None:
         """Show the database that its owner lives: a standby cuts off one that is silent."""
         if self._connection is not None and not self.is_busy:
@@ -377,6 +381,7 @@ class PostgresStore:
         async with connection.transaction():
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema.name}"')
             await connection.execute(_STATE)
+            await connection.execute("ALTER TABLE state ADD COLUMN IF NOT EXISTS identity text")
             await connection.execute(
                 "INSERT INTO state (version, commits) VALUES (0, 0) ON CONFLICT DO NOTHING"
             )

@@ -33,6 +33,7 @@ from blindpost.serving.sections import (
 from blindpost.serving.settings import Section
 from blindpost.serving.stored import STORED_MAX
 from blindpost.wire.addresses import PASSWORD_BYTES, Host, RouterAddress, Scheme, Server
+from blindpost.wire.text import b64
 
 if TYPE_CHECKING:
     from blindpost.store.ownership import Shared
@@ -208,6 +209,10 @@ class RouterPlace(places.Place[Settings]):
         self.activity = self.folder / "activity.json"
 
     @property
+    def known_as(self) -> str:
+        return "" if self.fingerprint is None else b64(self.fingerprint)
+
+    @property
     def store_folder(self) -> Path | None:
         return self.store if self.settings.store.kind == "lmdb" else None
 
@@ -230,7 +235,7 @@ class RouterPlace(places.Place[Settings]):
         from blindpost.router.postgres_schema import SCHEMA
         from blindpost.store.ownership import Shared
 
-        return Shared(store.dsn, SCHEMA, store.takeover_s)
+        return Shared(store.dsn, SCHEMA, store.takeover_s, self.known_as)
 
 
 CONFIG_NAME = RouterPlace.config_name()
