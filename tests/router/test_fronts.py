@@ -32,6 +32,7 @@ from blindpost.router.fronts.line import DESCRIPTORS_MAX, FOR_THE_ENGINE, Socket
 from blindpost.router.state import RouterClient
 from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.logs import log
 from blindpost.transport.errors import TransportError
 from blindpost.transport.plan import SessionLimits
 from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
@@ -435,6 +436,37 @@ async def test_a_router_that_may_not_start_processes_says_so(tmp_path: Path) -> 
         fronts.start_front = start
         with pytest.raises(OperatorError, match=r"a front process cannot be started: .*TasksMax"):
             fronts.start()
+
+
+async def test_a_front_of_a_program_that_was_installed_meanwhile_does_not_serve_an_older_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It says why; the log tells how it ended."""
+    async with running_router(tmp_path, fronts=2) as running:
+        fronts = fronts_of(running)
+        await until_heard(lambda: all(front.is_up for front in fronts.fronts))
+        monkeypatch.setattr(frames, "VERSION", frames.VERSION + 1)
+        monkeypatch.setattr(fleet, "PAUSE_S", 0.0)
+        lost, kept = fronts.fronts
+        lost.kill()
+        await until_heard(lambda: fronts.restarted > 1)
+        client = await running.connect()
+        assert list(kept.sessions)
+        assert isinstance(await client.send(PING()), PONG)
+        await client.close()
+        told: list[str] = []
+        monkeypatch.setattr(log, "error", lambda text, *values: told.append(text % values))
+
+        async def is_told() -> bool:
+            await fronts.look()
+            return any("ended with code 1" in line for line in told)
+
+        await until(is_told)
+        assert f"front {lost.pid} was ended by signal 9" in told
+    assert (
+        "a newer program is installed than the router that runs: `blindpost router upgrade`"
+        in capfd.readouterr().err
+    )
 
 
 async def replaced(router: StartedRouter) -> bool:

@@ -69,7 +69,7 @@ def start_process() -> tuple[Line, Child]:
     try:
         with other:
             process = subprocess.Popen(  # noqa: S603 - our own command
-                (*COMMAND, str(other.fileno())),
+                (*COMMAND, str(other.fileno()), str(frames.VERSION)),
                 pass_fds=(other.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=unsupervised(),
@@ -251,7 +251,7 @@ class Fronts:
             else:
                 front.missed += 1
                 front.channel.tell(frames.PING, 0)
-        self._ended = [process for process in self._ended if process.poll() is None]
+        self._ended = [process for process in self._ended if not _is_over(process)]
 
     def ended(self, front: Front) -> None:
         self.fronts.remove(front)
@@ -332,3 +332,13 @@ class Fronts:
     def memory(self) -> int:
         """What all of them use."""
         return sum(anonymous_bytes(front.pid) for front in self.fronts)
+
+
+def _is_over(process: Child) -> bool:
+    """Whether a front that was lost has ended; the log says how."""
+    code = process.poll()
+    if code is None:
+        return False
+    how = f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
+    log.error("front %d %s", process.pid, how)
+    return True

@@ -26,6 +26,10 @@ from blindpost.wire.smp.versions import SMP_VERSIONS
 from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 
+VERSION = 1
+"""To be raised with every change of a frame: a front of a program that was installed meanwhile must not serve
+an older engine."""
+
 # From the engine to a front.
 SETUP, ACCEPT, SAY, PAUSE, RESUME, CLOSE, ABORT, FOUND, REFUSED, LEARN, PING, MARK = range(1, 13)
 # From a front to the engine.

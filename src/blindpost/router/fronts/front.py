@@ -303,6 +303,10 @@ def main() -> None:
     # The engine ends a front by closing its end; signals are for the engine, which blocked them until now.
     for number in FOR_THE_ENGINE:
         signal.signal(number, signal.SIG_IGN)
+    if sys.argv[2] != str(frames.VERSION):
+        sys.exit(
+            "blindpost: a newer program is installed than the router that runs: `blindpost router upgrade`"
+        )
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
     asyncio.run(run(socket.socket(fileno=int(sys.argv[1]))))
