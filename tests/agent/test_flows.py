@@ -413,6 +413,26 @@ def before_it_leaves(of: Party, then: Callable[[], None]) -> Iterator[list[None]
         yield seen
 
 
+@pytest.mark.parametrize("turns", range(12))
+@virtual
+async def test_a_program_that_acknowledges_while_its_agent_is_closed_does_not_wait(
+    tmp_path: Path, turns: int
+) -> None:
+    """And what it acknowledged is not shown again."""
+    network = Network()
+    async with waiting(tmp_path, 4, network, Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        acking = asyncio.create_task(event.msg.ack())
+        for _ in range(1 + turns):
+            await asyncio.sleep(0)
+        await bob.agent.close()
+        await asyncio.wait_for(acking, 60)
+        async with party(tmp_path / "b.db", config=on_network(network)) as again:
+            assert [content(await again.message()) for _ in range(2)] == right(2, 3)
+            await nothing_for(again)
+
+
 @virtual
 async def test_what_was_deleted_before_its_router_heard_of_it_is_known_when_it_comes_again(
     tmp_path: Path,

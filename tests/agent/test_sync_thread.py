@@ -93,7 +93,9 @@ def test_the_end_of_the_thread_comes_after_all_that_it_was_given() -> None:
         asyncio.get_running_loop().call_soon(let.set)
 
     asyncio.run(main())
+    running = thread._thread
+    assert running is not None
     thread.shutdown()
     assert seen == [0, 1, 2], "its loop was closed meanwhile"
     thread.shutdown()
-    assert not [one for one in threading.enumerate() if one.name == "sync"]
+    assert not running.is_alive()

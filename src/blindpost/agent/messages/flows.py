@@ -98,10 +98,11 @@ class Flows:
             ready = self._made_ready(conn_id, msg_id)
         if ready is None:
             return False
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ground.spawn(self._finished(ready, told))
+        told = asyncio.Event()
+        finishing = self._ground.spawn(self._finished(ready, told))
+        finishing.add_done_callback(lambda _: told.set())  # an agent that is closed may not even begin it
         try:
-            await asyncio.shield(told)
+            await told.wait()
             return await _is_durable(ready.tx)
         except asyncio.CancelledError:
             self._ground.spawn(self._surely(ready))  # the program waits no longer; it has acknowledged it
@@ -138,14 +139,12 @@ class Flows:
             messages.acknowledged(tx, conn_id, msg_id)
         return _Ready(queue, msg_id, message.broker_id, session, call, tx)
 
-    async def _finished(self, ready: _Ready, told: asyncio.Future[None]) -> None:
+    async def _finished(self, ready: _Ready, told: asyncio.Event) -> None:
         """Tell the router when it may forget the message, and take what it answers."""
         response: object = None
-        try:
-            with contextlib.suppress(StoreFailedError):
-                response = await self._told(ready)
-        finally:
-            told.set_result(None)
+        with contextlib.suppress(StoreFailedError):
+            response = await self._told(ready)
+        told.set()
         if not isinstance(response, MSG | OK):
             await self._ground.lasting(partial(self._later, ready))
         if isinstance(response, MSG):
