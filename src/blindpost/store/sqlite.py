@@ -25,7 +25,10 @@ from blindpost.wire.frozen import dataclass
 
 _PRIVATE = 0o600
 _LOG_PAGES = 4000
-"""How long the log may grow before it is folded into the file; SQLite's own default."""
+"""How many pages the log may hold before it is folded into the file, which costs two syncs of its own.
+
+SQLite's default is 1000. At 4000 (16 MB) a busy agent folds a quarter as often, and a start still reads it at once.
+"""
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")
 """Schema version and application in the first page of a file."""
