@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from blindpost.agent import (
     Agent,
@@ -28,6 +29,7 @@ from blindpost.agent.queues.making import QueueMaker
 from blindpost.agent.store import connections
 from blindpost.agent.sync.synchronisation import Synchronisation
 from blindpost.agent.work.key_pairs import KemKeyPool
+from blindpost.client.socks import SocksNetwork
 from blindpost.engine.loop import StoreFailedError
 from blindpost.testing import World
 from blindpost.testing import virtual as in_world
@@ -38,6 +40,7 @@ from blindpost.wire.errors import WireError
 from tests.support.agent.agents import connect, on_network, party, quick_config, two_parties
 from tests.support.agent.friends import friends
 from tests.support.client.scripted_router import settle, virtual
+from tests.support.client.socks_proxy import socks_proxy
 from tests.support.router.routers import running_router
 
 
@@ -329,3 +332,22 @@ async def test_a_copy_that_cannot_be_opened_for_lack_of_room_is_free_again(
             await Agent.open(copy, config=quick_config()).__aenter__()
     async with party(copy) as again:
         assert again.rt.ground.store.is_copy
+
+
+def test_a_program_may_run_on_uvloop(tmp_path: Path) -> None:
+    """Its connections are no relatives of asyncio's; one agent reaches the router through a proxy."""
+
+    async def talk() -> None:
+        async with running_router(tmp_path / "router") as router, socks_proxy() as (proxy, port):
+            proxy.destinations[router.server.hosts[0].text, int(router.server.port)] = int(router.server.port)
+            through = on_network(SocksNetwork("127.0.0.1", port))
+            async with (
+                party(tmp_path / "a.db", router.server, config=quick_config()) as alice,
+                party(tmp_path / "b.db", router.server, config=through) as bob,
+            ):
+                to_bob, to_alice = await connect(alice, bob)
+                await asyncio.gather(to_bob.send(b"to bob"), to_alice.send(b"to alice"))
+                assert [(await one.message()).msg.body for one in (alice, bob)] == [b"to alice", b"to bob"]
+            assert proxy.requests
+
+    uvloop.run(talk())

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from blindpost.transport.network import TCP, Listener, Network
 from blindpost.wire.frozen import dataclass
@@ -163,7 +163,7 @@ class _Negotiation(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

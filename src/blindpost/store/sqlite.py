@@ -27,7 +27,7 @@ _PRIVATE = 0o600
 _LOG_PAGES = 4000
 """How many pages the log may hold before it is folded into the file, which costs two syncs of its own.
 
-SQLite's default is 1000. At 4000 (16 MB) a busy agent folds a quarter as often, and a start still reads it at once.
+SQLite's default is 1000. With 4000 (16 MB) a busy store folds a quarter as often, and still starts at once.
 """
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")

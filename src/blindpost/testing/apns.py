@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -337,7 +337,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._server.connected(self)
         self._h2.initiate_connection()

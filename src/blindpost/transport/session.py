@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from blindpost.crypto.block_chain import BlockChains
 from blindpost.transport import errors
@@ -232,7 +232,7 @@ class Session(asyncio.BufferedProtocol):
     # What the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         limits = self._plan.limits

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from typing import cast
 
 import h2.exceptions
 
@@ -95,7 +96,7 @@ class Visitor(asyncio.Protocol):
         self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(_UNSENT_MAX)
         peer = transport.get_extra_info("peername")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from blindpost.transport.network import TCP, Listener, Network, P
 from blindpost.transport.session import Session
@@ -71,7 +71,7 @@ class Doorman(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         if self._from_proxy():
             self._timer = asyncio.get_running_loop().call_later(HEADER_S, transport.abort)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from typing import cast
 
 from blindpost.ntf.push.http2 import ConnectionFailedError, Header, NotSentError, Response
 
@@ -74,7 +75,7 @@ class Http1Connection(asyncio.Protocol):
         await asyncio.shield(self._gone)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

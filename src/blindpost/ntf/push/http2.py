@@ -12,6 +12,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -196,7 +197,7 @@ class Http2Connection(asyncio.Protocol):
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._h2.initiate_connection()
         transport.write(self._h2.data_to_send())

@@ -7,6 +7,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import cast
 
 from blindpost.client.gate import Gate
 from blindpost.crypto.entropy import Entropy, system_entropy
@@ -239,7 +240,7 @@ class _Held(asyncio.Protocol):
         self.is_over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
