@@ -76,15 +76,15 @@ def opened_everywhere(sql: sqlite3.Connection, vault: Vault) -> int:
 
 
 def schema() -> Iterator[tuple[str, str]]:
-    memory = sqlite3.connect(":memory:")
-    for migration in MIGRATIONS:
-        assert isinstance(migration, str)
-        memory.executescript(migration)
-    tables = memory.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-    for (table,) in tables:
-        if not table.startswith("sqlite_"):
-            for _, column, *_ in memory.execute(f"PRAGMA table_info({table})"):
-                yield table, column
+    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        for migration in MIGRATIONS:
+            assert isinstance(migration, str)
+            memory.executescript(migration)
+        tables = memory.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            if not table.startswith("sqlite_"):
+                for _, column, *_ in memory.execute(f"PRAGMA table_info({table})"):
+                    yield table, column
 
 
 def test_every_column_is_sealed_blinded_or_known_to_be_clear() -> None:

@@ -55,7 +55,8 @@ _labels = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=
 hosts = st.one_of(
     _labels.map(lambda label: Host(f"{label}x.example")),
     st.text("abcdefghijklmnop234567", min_size=1, max_size=56).map(lambda name: Host(f"{name}.onion")),
-    st.ip_addresses().map(lambda address: Host(str(address))),
+    st.ip_addresses(v=4).map(lambda address: Host(str(address))),
+    st.ip_addresses(v=6).map(lambda address: Host(f"[{address}]")),
 )
 servers = st.builds(
     Server,
