@@ -121,9 +121,9 @@ def waiting(db: Db, conn_id: ConnId | None = None) -> list[tuple[ConnId, Server 
         "SELECT DISTINCT k.conn_id, k.host, k.port, COALESCE(k.server_key_hash, s.key_hash)"
         " FROM commands k JOIN connections c ON c.conn_id = k.conn_id"
         " LEFT JOIN servers s ON s.host = k.host AND s.port = k.port"
-        " WHERE k.failed = 0 AND c.deleted = 0 AND (?1 IS NULL OR k.conn_id = ?1)"
+        " WHERE k.failed = 0 AND c.deleted = 0 AND (:conn IS NULL OR k.conn_id = :conn)"
     )
-    rows = db.sql.execute(query, (conn_id,)).fetchall()
+    rows = db.sql.execute(query, {"conn": conn_id}).fetchall()
     return [
         (found, None if host is None else loaded_server(host, port, key_hash))
         for found, host, port, key_hash in rows

@@ -96,9 +96,10 @@ def conn_ids(db: Db, user_id: UserId | None = None) -> Iterator[ConnId]:
     messages are delivered."""
     query = (
         "SELECT conn_id FROM connections WHERE deleted = 0 AND deleted_at_wait_delivery IS NULL"
-        " AND conn_id NOT IN (SELECT conn_id FROM unclaimed_connections) AND (?1 IS NULL OR user_id = ?1)"
+        " AND conn_id NOT IN (SELECT conn_id FROM unclaimed_connections)"
+        " AND (:user IS NULL OR user_id = :user)"
     )
-    return (conn_id for (conn_id,) in db.sql.execute(query, (user_id,)))
+    return (conn_id for (conn_id,) in db.sql.execute(query, {"user": user_id}))
 
 
 def delete(db: Db, conn_id: ConnId) -> None:

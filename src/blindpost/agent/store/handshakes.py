@@ -77,9 +77,11 @@ def find_confirmation(
     query = (
         "SELECT confirmation_id, sender_key, e2e_snd_pub_key, sender_conn_info, smp_reply_queues,"
         " smp_client_version, own_conn_info FROM conn_confirmations"
-        " WHERE conn_id = ?1 AND (?2 IS NULL OR confirmation_id = ?2) AND accepted = ?3 LIMIT 1"
+        " WHERE conn_id = :conn AND (:name IS NULL OR confirmation_id = :name)"
+        " AND accepted = :accepted LIMIT 1"
     )
-    row = db.sql.execute(query, (conn_id, confirmation_id, int(accepted))).fetchone()
+    asked = {"conn": conn_id, "name": confirmation_id, "accepted": int(accepted)}
+    row = db.sql.execute(query, asked).fetchone()
     if row is None:
         return None
     name = row[0]

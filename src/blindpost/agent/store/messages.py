@@ -137,18 +137,19 @@ def _first_deliveries(db: Db, conn_id: ConnId, queue_number: int) -> tuple[Pendi
     query = (
         "SELECT d.snd_message_delivery_id, d.internal_id, m.msg_type, m.msg_body, m.internal_ts,"
         " m.msg_flags, m.pq_encryption, s.msg_encrypt_key, s.padded_msg_len, s.retry_int_slow,"
-        " s.retry_int_fast, EXISTS (SELECT 1 FROM snd_message_deliveries o WHERE o.conn_id = ?1"
-        " AND o.snd_queue_id = ?2 AND o.internal_id > d.internal_id) FROM snd_message_deliveries d"
+        " s.retry_int_fast, EXISTS (SELECT 1 FROM snd_message_deliveries o WHERE o.conn_id = :conn"
+        " AND o.snd_queue_id = :queue AND o.internal_id > d.internal_id) FROM snd_message_deliveries d"
         " JOIN messages m ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
         " JOIN snd_messages s ON s.conn_id = d.conn_id AND s.internal_id = d.internal_id"
-        " WHERE d.conn_id = ?1 AND d.snd_queue_id = ?2 AND d.failed = 0 AND NOT EXISTS"
+        " WHERE d.conn_id = :conn AND d.snd_queue_id = :queue AND d.failed = 0 AND NOT EXISTS"
         " (SELECT 1 FROM snd_message_deliveries e JOIN messages t"
         " ON t.conn_id = e.conn_id AND t.internal_id = e.internal_id"
-        " WHERE e.conn_id = ?1 AND e.snd_queue_id <> ?2 AND e.failed = 0 AND e.internal_id < d.internal_id"
-        " AND t.msg_type = 'QT') ORDER BY d.internal_id LIMIT ?3"
+        " WHERE e.conn_id = :conn AND e.snd_queue_id <> :queue AND e.failed = 0"
+        " AND e.internal_id < d.internal_id AND t.msg_type = 'QT') ORDER BY d.internal_id LIMIT :most"
     )
     found: list[PendingDelivery] = []
-    for row in db.sql.execute(query, (conn_id, queue_number, AHEAD_MAX)).fetchall():
+    asked = {"conn": conn_id, "queue": queue_number, "most": AHEAD_MAX}
+    for row in db.sql.execute(query, asked).fetchall():
         try:
             found.append(_pending(db, conn_id, row))
         except WireError:
@@ -251,11 +252,13 @@ def is_waiting(db: Db, delivery_id: int) -> bool:
 def is_elsewhere(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int) -> bool:
     """Whether a message was taken through another queue, or still waits for one."""
     query = (
-        "SELECT EXISTS (SELECT 1 FROM snd_messages WHERE conn_id = ?1 AND internal_id = ?2 AND sent = 1)"
-        " OR EXISTS (SELECT 1 FROM snd_message_deliveries WHERE conn_id = ?1 AND internal_id = ?2"
-        " AND snd_message_delivery_id <> ?3)"
+        "SELECT EXISTS (SELECT 1 FROM snd_messages"
+        " WHERE conn_id = :conn AND internal_id = :message AND sent = 1)"
+        " OR EXISTS (SELECT 1 FROM snd_message_deliveries"
+        " WHERE conn_id = :conn AND internal_id = :message AND snd_message_delivery_id <> :delivery)"
     )
-    return bool(db.sql.execute(query, (conn_id, internal_id, delivery_id)).fetchone()[0])
+    asked = {"conn": conn_id, "message": internal_id, "delivery": delivery_id}
+    return bool(db.sql.execute(query, asked).fetchone()[0])
 
 
 def delivered(db: Db, conn_id: ConnId, delivery_id: int, internal_id: int, *, keep: bool) -> None:

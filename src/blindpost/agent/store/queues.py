@@ -408,10 +408,10 @@ _SWITCH: dict[type[Queue], str] = {
     SndQueue: "UPDATE snd_queues SET switch_status = ?, switch_at = ? WHERE conn_id = ? AND snd_queue_id = ?",
 }
 _PRIMARY: dict[type[Queue], str] = {
-    RcvQueue: "UPDATE rcv_queues SET rcv_primary = (rcv_queue_id = ?1), replace_rcv_queue_id ="
-    " CASE WHEN rcv_queue_id = ?1 THEN NULL ELSE replace_rcv_queue_id END WHERE conn_id = ?2",
-    SndQueue: "UPDATE snd_queues SET snd_primary = (snd_queue_id = ?1), replace_snd_queue_id ="
-    " CASE WHEN snd_queue_id = ?1 THEN NULL ELSE replace_snd_queue_id END WHERE conn_id = ?2",
+    RcvQueue: "UPDATE rcv_queues SET rcv_primary = (rcv_queue_id = :queue), replace_rcv_queue_id ="
+    " CASE WHEN rcv_queue_id = :queue THEN NULL ELSE replace_rcv_queue_id END WHERE conn_id = :conn",
+    SndQueue: "UPDATE snd_queues SET snd_primary = (snd_queue_id = :queue), replace_snd_queue_id ="
+    " CASE WHEN snd_queue_id = :queue THEN NULL ELSE replace_snd_queue_id END WHERE conn_id = :conn",
 }
 _DELETE: dict[type[Queue], str] = {
     RcvQueue: "DELETE FROM rcv_queues WHERE conn_id = ? AND rcv_queue_id = ?",
@@ -433,7 +433,7 @@ def set_switch(db: Db, queue: Queue, switch: RcvSwitch | SndSwitch | None, at: i
 
 def set_primary(db: Db, queue: Queue) -> None:
     """Make this the primary queue of its connection; it replaces nothing any more."""
-    db.sql.execute(_PRIMARY[type(queue)], (queue.number, queue.conn_id))
+    db.sql.execute(_PRIMARY[type(queue)], {"queue": queue.number, "conn": queue.conn_id})
 
 
 def delete(db: Db, queue: Queue) -> None:

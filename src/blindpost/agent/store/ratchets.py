@@ -42,8 +42,8 @@ def find_params(db: Db, conn_id: ConnId) -> PrivateParams | None:
 def set_params(db: Db, conn_id: ConnId, params: PrivateParams) -> None:
     """Remember the private half of parameters before they are sent. A ratchet in use stays."""
     db.sql.execute(
-        "INSERT INTO ratchets (conn_id, x3dh_params) VALUES (?1, ?2)"
-        " ON CONFLICT DO UPDATE SET x3dh_params = ?2",
+        "INSERT INTO ratchets (conn_id, x3dh_params) VALUES (?, ?)"
+        " ON CONFLICT DO UPDATE SET x3dh_params = excluded.x3dh_params",
         (conn_id, db.vault.seal(dump_params(params), "ratchets.x3dh_params", conn_id)),
     )
 
@@ -55,8 +55,8 @@ def forget_params(db: Db, conn_id: ConnId) -> None:
 def set_ratchet(db: Db, conn_id: ConnId, ratchet: Ratchet) -> None:
     """Store the state after a step; keys that waited for the peer's are erased."""
     db.sql.execute(
-        "INSERT INTO ratchets (conn_id, ratchet_state) VALUES (?1, ?2)"
-        " ON CONFLICT DO UPDATE SET ratchet_state = ?2, x3dh_params = NULL",
+        "INSERT INTO ratchets (conn_id, ratchet_state) VALUES (?, ?)"
+        " ON CONFLICT DO UPDATE SET ratchet_state = excluded.ratchet_state, x3dh_params = NULL",
         (conn_id, sealed_ratchet(db, conn_id, ratchet)),
     )
 

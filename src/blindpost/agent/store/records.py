@@ -31,13 +31,14 @@ def scan(db: Db, space: str, after: str, until: str | None) -> Iterator[tuple[st
     """Records in order of key, from behind `after` to before `until`; read in parts, so that they may change
     meanwhile."""
     query = (
-        "SELECT key, value FROM records WHERE space = ?1 AND key > ?2 AND (?3 IS NULL OR key < ?3)"
-        " ORDER BY key LIMIT ?4"
+        "SELECT key, value FROM records WHERE space = :space AND key > :after"
+        " AND (:until IS NULL OR key < :until) ORDER BY key LIMIT :most"
     )
-    while rows := db.sql.execute(query, (space, after, until, _CHUNK)).fetchall():
+    asked = {"space": space, "after": after, "until": until, "most": _CHUNK}
+    while rows := db.sql.execute(query, asked).fetchall():
         for key, value in rows:
             yield key, db.vault.open(value, "records.value", space, key)
-        after = rows[-1][0]
+        asked["after"] = rows[-1][0]
 
 
 def count(db: Db, space: str) -> int:

@@ -20,11 +20,11 @@ def is_waiting(db: Db, conn_id: ConnId, *kinds: MessageKind, queue: SndQueue | N
     query = (
         "SELECT EXISTS (SELECT 1 FROM snd_message_deliveries d JOIN messages m"
         " ON m.conn_id = d.conn_id AND m.internal_id = d.internal_id"
-        " WHERE d.conn_id = ?1 AND m.msg_type = ?2 AND d.failed = 0"
-        " AND (?3 IS NULL OR d.snd_queue_id = ?3))"
+        " WHERE d.conn_id = :conn AND m.msg_type = :kind AND d.failed = 0"
+        " AND (:queue IS NULL OR d.snd_queue_id = :queue))"
     )
-    number = None if queue is None else queue.number
-    return any(db.sql.execute(query, (conn_id, kind.value, number)).fetchone()[0] for kind in kinds)
+    asked = {"conn": conn_id, "queue": None if queue is None else queue.number}
+    return any(db.sql.execute(query, {**asked, "kind": kind.value}).fetchone()[0] for kind in kinds)
 
 
 KEPT = 2
@@ -84,15 +84,15 @@ def deliver_also(db: Db, old: SndQueue, new: SndQueue) -> None:
     comes first, and knows a copy by its bytes."""
     db.sql.execute(
         "INSERT INTO snd_message_deliveries (conn_id, snd_queue_id, internal_id)"
-        " SELECT conn_id, ?3, internal_id FROM snd_message_deliveries d"
-        " WHERE conn_id = ?1 AND snd_queue_id = ?2 AND (failed = 0 OR failed = 2 AND internal_id >"
+        " SELECT conn_id, :new, internal_id FROM snd_message_deliveries d"
+        " WHERE conn_id = :conn AND snd_queue_id = :old AND (failed = 0 OR failed = 2 AND internal_id >"
         " (SELECT min(m.internal_id) FROM snd_message_deliveries k JOIN messages m"
         " ON m.conn_id = k.conn_id AND m.internal_id = k.internal_id"
-        " WHERE k.conn_id = ?1 AND k.snd_queue_id = ?2 AND k.failed = 2 AND m.msg_type = 'QK'))"
+        " WHERE k.conn_id = :conn AND k.snd_queue_id = :old AND k.failed = 2 AND m.msg_type = 'QK'))"
         " AND NOT EXISTS"
-        " (SELECT 1 FROM snd_message_deliveries n WHERE n.conn_id = d.conn_id AND n.snd_queue_id = ?3"
+        " (SELECT 1 FROM snd_message_deliveries n WHERE n.conn_id = d.conn_id AND n.snd_queue_id = :new"
         " AND n.internal_id = d.internal_id) ORDER BY internal_id",
-        (old.conn_id, old.number, new.number),
+        {"conn": old.conn_id, "old": old.number, "new": new.number},
     )
 
 
