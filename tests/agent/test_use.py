@@ -335,7 +335,7 @@ async def test_a_copy_that_cannot_be_opened_for_lack_of_room_is_free_again(
 
 
 def test_a_program_may_run_on_uvloop(tmp_path: Path) -> None:
-    """Its connections are no relatives of asyncio's; one agent reaches the router through a proxy."""
+    """Its transports do not inherit from asyncio's. One agent reaches the router through a proxy."""
 
     async def talk() -> None:
         async with running_router(tmp_path / "router") as router, socks_proxy() as (proxy, port):

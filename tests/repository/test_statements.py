@@ -1,4 +1,4 @@
-"""SQL is written as every Python from 3.11 on takes it: 3.12.0 to 3.12.3 warn of each `?1` with a tuple."""
+"""Early releases of Python 3.12 warn when a numbered value of a statement (`?1`) comes from a tuple."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMBERED = re.compile(r"\?[0-9]")
 
 
 def numbered(source: str) -> list[str]:
-    """The texts of SQL in a module whose values have numbers."""
+    """The SQL statements of a module that number their values."""
     texts = [
         node.value
         for node in ast.walk(ast.parse(source))
@@ -21,13 +21,13 @@ def numbered(source: str) -> list[str]:
     return [text for text in texts if SQL.search(text) and NUMBERED.search(text)]
 
 
-def test_values_of_statements_have_no_numbers() -> None:
+def test_statements_do_not_number_their_values() -> None:
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "simulation").rglob("*.py")]
     assert sources
     assert [text for path in sources for text in numbered(path.read_text())] == []
 
 
-def test_they_would_be_found() -> None:
+def test_a_numbered_value_is_found() -> None:
     assert numbered('query = "SELECT a FROM b WHERE c = ?1"\nhelp = "Really, 1 or ?2"\n') == [
         "SELECT a FROM b WHERE c = ?1"
     ]
