@@ -121,6 +121,19 @@ async def test_a_caller_that_does_not_finish_a_message_is_disconnected(
         assert silent is not None
 
 
+async def test_who_shakes_hands_while_the_service_ends_is_hung_up_on(tmp_path: Path) -> None:
+    """Nobody would answer it: the process may live on as a standby."""
+    async with running(tmp_path) as ds:
+        reader, writer = await asyncio.open_connection("127.0.0.1", ds.port)
+        await until(lambda: ds.service.limits.handshakes == 1)
+        ds.service.close_all()
+        await writer.start_tls(context())
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        await until(lambda: not ds.service.connections)
+        writer.close()
+
+
 async def test_handshakes_are_counted_by_address_and_make_room(tmp_path: Path) -> None:
     async with running(tmp_path, sizes=LimitSizes(handshakes=16)) as ds, AsyncExitStack() as stack:
         for number in range(20):

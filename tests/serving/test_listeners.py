@@ -110,6 +110,32 @@ async def test_a_command_that_is_not_answered_yet_ends_with_its_socket(
     assert caplog.text == ""
 
 
+async def test_whoever_asks_while_the_control_socket_closes_is_answered_or_hung_up_on(tmp_path: Path) -> None:
+    """A connection in the making must not wait for the end of the process, which may live on as a standby."""
+
+    async def status(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    loop, path, answers = asyncio.get_running_loop(), tmp_path / "control", []
+    for turns in range(8):
+        listening = ControlSocket(path, {"status": status})
+        await listening.listen()
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(path))
+            asking.sendall(ASK)
+            asking.setblocking(False)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await listening.close()
+            answer = b""
+            async with asyncio.timeout(10):
+                with contextlib.suppress(ConnectionResetError):
+                    answer = await loop.sock_recv(asking, 100)
+        answers.append(answer)
+    assert set(answers) == {b"", b'{"ok": true, "result": {}}\n'}
+    assert answers == sorted(answers), "after the socket is closed nothing is answered"
+
+
 async def test_control_connections_make_room_for_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

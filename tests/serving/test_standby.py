@@ -97,7 +97,10 @@ async def becomes(server: Started, state: str) -> None:
             return bool(server.status["state"] == state)
         return False
 
-    await until(is_so)
+    try:
+        await until(is_so)
+    except TimeoutError:
+        raise AssertionError(f"it did not come to be {state}: {server.log.decode()}") from None
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ class DsService(EngineService[DsPlace]):
         self._tls.close()
 
     async def drain(self, seconds: float) -> None:
-        self.service.close_if(lambda connection: True)
+        self.service.close_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.service.emptied()

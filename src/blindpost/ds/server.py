@@ -58,6 +58,7 @@ class DeliveryService(Connections[DsConnection]):
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._loop = loop
         self._large: set[asyncio.Task[None]] = set()
+        self._serves_nobody = False
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
@@ -88,6 +89,8 @@ class DeliveryService(Connections[DsConnection]):
         peer.account = account
         connection = DsConnection(stream, peer, self._put, self._broken, self.weigh, self._loop.time, account)
         self.join(connection)
+        if self._serves_nobody:
+            self._loop.call_soon(connection.close)
         return connection
 
     def _put(self, connection: DsConnection, event: Event, size: int) -> None:
@@ -104,6 +107,11 @@ class DeliveryService(Connections[DsConnection]):
 
     def relieved(self, connection: DsConnection) -> None:
         connection.pump()
+
+    def close_all(self) -> None:
+        """Close every connection, also those that are just being made."""
+        self._serves_nobody = True
+        self.close_if(lambda connection: True)
 
     def close_overdue(self) -> int:
         """Close connections that ask nothing or do not finish a message; returns how many."""

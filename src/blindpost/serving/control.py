@@ -18,7 +18,7 @@ from typing import Any
 
 from blindpost.serving.failures import OperatorError, about_file
 from blindpost.serving.logs import log
-from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait, stop_accepting
 
 LINE_MAX = 64 * 1024
 ASK_TIMEOUT_S = 60.0
@@ -94,12 +94,13 @@ class ControlSocket:
         except (OSError, OperatorError) as error:
             log.warning("the control socket cannot be opened: %s", error)
         else:
-            before.close()
+            stop_accepting(before)
 
     async def close(self) -> None:
         """Answer nobody any more, also not those who have asked: what they asked about is closed next."""
         if self._server is not None:
-            self._server.close()
+            stop_accepting(self._server)
+            self._server = None
             await asyncio.sleep(0)
             for task in self._serving:
                 task.cancel()
@@ -109,6 +110,9 @@ class ControlSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio serves each connection in a task"
+        if self._server is None:  # it was closed since it took this connection
+            writer.close()
+            return
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         if len(self._writers) >= CONNECTIONS_MAX:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.health import Health
 from blindpost.serving.sections import EVERYWHERE, MetricsSection
-from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait
+from blindpost.transport.listening import ACCEPT_AT_ONCE, let_wait, stop_accepting
 
 _HEAD_MAX = 8 * 1024
 _TIMEOUT_S = 5.0
@@ -63,7 +63,7 @@ class MetricsListener:
 
     async def close(self) -> None:
         if self._server is not None:
-            self._server.close()
+            stop_accepting(self._server)
             await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -31,6 +31,7 @@ from blindpost.ds.certificate import make_certificate
 from blindpost.ntf.push.apns import PAYLOAD_MAX, TOPIC, Endpoint
 from blindpost.ntf.push.http2 import ALPN, tls_context
 from blindpost.ntf.push.provider_tokens import SigningKey
+from blindpost.transport.listening import stop_accepting
 from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject, json_bytes
 from blindpost.wire.ntf.pushes import MessagePush, Push, decode_apns_body
@@ -187,7 +188,7 @@ class ApnsServer:
         """Stop, dropping all connections, as in an outage."""
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.close()
+            stop_accepting(listener)
         self.cut()
         await asyncio.sleep(0)
 

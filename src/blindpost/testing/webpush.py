@@ -26,6 +26,7 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 from blindpost.crypto.entropy import system_entropy
 from blindpost.crypto.webpush import decrypt, new_private_key, point_of, verify_es256
 from blindpost.ds.certificate import make_certificate
+from blindpost.transport.listening import stop_accepting
 from blindpost.wire.errors import WireError
 from blindpost.wire.json_text import JsonObject
 from blindpost.wire.ntf.pushes import Push
@@ -142,7 +143,7 @@ class PushService:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._listener is not None
-        self._listener.close()
+        stop_accepting(self._listener)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -41,6 +41,18 @@ def let_wait(server: asyncio.Server) -> None:
             sock.listen(LISTEN_BACKLOG)
 
 
+def stop_accepting(server: asyncio.Server) -> None:
+    """Take no more connections, and close the listening sockets in the next turn of the loop.
+
+    A connection that asyncio took in this turn gets its transport in the next. If its server were closed by
+    then, asyncio would forget it without closing it: the other side would wait in vain.
+    """
+    loop = server.get_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening)
+    loop.call_soon(server.close)
+
+
 class TcpListener:
     """A listening socket, or several."""
 
@@ -73,7 +85,7 @@ class TcpListener:
         """Accept no more; the sockets are closed in the next turn of the loop."""
         _listeners.discard(self)
         for server in self._servers:
-            server.close()
+            stop_accepting(server)
 
     async def close(self) -> None:
         self.stop()
