@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import qh3.asyncio.server
-from qh3.quic.retry import QuicRetryTokenHandler
 
 from tests.support.ds import delivery
 from tests.support.store.postgres import database, postgres
@@ -25,12 +23,3 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     delivery.WAY.dsn = request.getfixturevalue("database") if kind == "postgres" else None
     yield kind
     delivery.WAY.quic, delivery.WAY.dsn = False, None
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_retry_key() -> Iterator[None]:
-    """A listener on QUIC makes an RSA key, which takes half a second: here they share one."""
-    handler = QuicRetryTokenHandler()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(qh3.asyncio.server, "QuicRetryTokenHandler", lambda: handler)
-        yield

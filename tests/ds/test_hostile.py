@@ -7,12 +7,14 @@ import contextlib
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blindpost.ds import quic as quic_streams
 from blindpost.ds.client import ConnectionLostError, DsClient
 from blindpost.ds.meters import Meter
+from blindpost.ds.quic import FIRST_BYTES_MIN
 from blindpost.wire.capnp.node import NODE_SERVICE, Auth, Enqueue, Fetch, Lease, write_request
 from blindpost.wire.capnp.rpc import write_bootstrap, write_call, write_finish
 from tests.support.ds.delivery import ALICE, Running, running, silent, tokens
@@ -58,6 +60,59 @@ async def test_noise_on_a_stream_touches_nothing(tmp_path: Path, quic: bool) -> 
         assert ds.count(Meter.INTERNAL_ERRORS) == 0
         assert len(ds.service.plan.state.waiting) == len(ds.service.plan.state.held) == 0
         assert await alice.fetch(ALICE) == (b"kept",)
+
+
+def first_datagram(token: bytes, version: int = 1, size: int = FIRST_BYTES_MIN) -> bytes:
+    """What a caller sends first, with noise where its handshake would be."""
+    ids = 2 * bytes((8, *range(8)))
+    head = b"\xc3" + version.to_bytes(4, "big") + ids + number(len(token)) + token
+    return (head + number(size - len(head) - 2)).ljust(size, b"\xaa")
+
+
+def number(value: int) -> bytes:
+    """As QUIC writes it, in two bytes."""
+    return (0x4000 | value).to_bytes(2, "big")
+
+
+async def test_tokens_that_strangers_made_up_are_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of 256 bytes, as long as the library's own, cost two milliseconds and an entry in the log."""
+    told: list[dict[str, Any]] = []
+    source = random.Random(7)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    async with running(tmp_path) as ds:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            for size in (1, 7, 8, 11, 12, 13, 27, 28, 29, 60, 256):
+                noise = first_datagram(source.randbytes(size))
+                await loop.sock_sendto(sock, noise, ("127.0.0.1", ds.quic_port))
+            await loop.sock_sendto(sock, first_datagram(b""), ("127.0.0.1", ds.quic_port))
+            async with asyncio.timeout(10):
+                answer = await loop.sock_recv(sock, 2048)
+            assert answer[0] & 0xF0 == 0xF0, "only who shows no token is sent one"
+            with pytest.raises(BlockingIOError):
+                sock.recv(2048)
+        assert ds.service.limits.handshakes == 0
+    assert (told, caplog.text) == ([], "")
+
+
+async def test_a_short_question_about_versions_gets_no_longer_answer(tmp_path: Path) -> None:
+    """It may come from a forged address."""
+    loop = asyncio.get_running_loop()
+    async with running(tmp_path) as ds:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            for size in (40, FIRST_BYTES_MIN - 1, FIRST_BYTES_MIN):
+                await loop.sock_sendto(
+                    sock, first_datagram(b"", version=0x1A2A3A4A, size=size), ("127.0.0.1", ds.quic_port)
+                )
+            async with asyncio.timeout(10):
+                answer = await loop.sock_recv(sock, 2048)
+            assert answer[1:5] == bytes(4), "which versions are known"
+            with pytest.raises(BlockingIOError):
+                sock.recv(2048)
 
 
 async def test_datagrams_and_handshakes_from_strangers(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import itertools
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from qh3.quic.events import (
 
 from blindpost.crypto.pem import Pair, PemError
 from blindpost.ds.connection import GREETING_S, DsConnection
+from blindpost.ds.retry_tokens import RetryTokens
 from blindpost.ds.server import DeliveryService
 from blindpost.ds.streams import ALPN
+from blindpost.engine.containment import contained
 
 IDLE_S = 30.0
 PING_S = 10.0
@@ -48,6 +51,10 @@ IN_HAND_LAST = 32 << 20
 """A caller that sends this much, and does not read what it is sent, is disconnected."""
 UNSENT_HIGH = 256 << 10
 """The library may turn all it holds into datagrams at once, and nobody else is served meanwhile."""
+FIRST_BYTES_MIN = 1200
+"""A caller's first datagram is at least so long, so that nothing is amplified at a forged address."""
+_LONG_HEADER = b"\x80"
+"""From this byte on a datagram says its version."""
 _RPC_STREAM = 0
 
 
@@ -224,13 +231,34 @@ def server_configuration(pair: Pair) -> QuicConfiguration:
     return configuration
 
 
+class _Entrance(QuicServer):
+    """Where the datagrams of everybody arrive, until they are known to belong to a connection."""
+
+    def __init__(self, configuration: QuicConfiguration, create_protocol: Callable[..., QuicStream]) -> None:
+        super().__init__(configuration=configuration, create_protocol=create_protocol)
+        # The library's own tokens take an RSA operation for each datagram of a stranger: two milliseconds.
+        self._retry = RetryTokens()  # type: ignore[assignment]  # as much of a handler as is used
+
+    def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        """What makes the library fail ends nothing else, and is logged as all repeated lines are."""
+        if isinstance(data, bytes) and not self._would_amplify(data):
+            contained("taking a datagram", super().datagram_received, data, addr)
+
+    def _would_amplify(self, data: bytes) -> bool:
+        """Whoever names an unknown version is told which are known, maybe at somebody else's address: the
+        question must be longer than the answer."""
+        if len(data) >= FIRST_BYTES_MIN or data[:1] < _LONG_HEADER:
+            return False
+        return int.from_bytes(data[1:5], "big") not in self._configuration.supported_versions
+
+
 class QuicListener:
     """Accepts QUIC connections for a service, within its limits."""
 
     def __init__(self, service: DeliveryService, pair: Pair) -> None:
         self._service = service
         self._configuration = server_configuration(pair)
-        self._server: QuicServer | None = None
+        self._server: _Entrance | None = None
 
     def renew(self, pair: Pair) -> None:
         """Show this certificate to those who connect from now on."""
@@ -245,7 +273,7 @@ class QuicListener:
             return QuicStream(quic, self._service, **options)
 
         transport, self._server = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: QuicServer(configuration=self._configuration, create_protocol=protocol, retry=True),
+            lambda: _Entrance(self._configuration, protocol),
             **({"sock": _everywhere(port)} if host is None else {"local_addr": (host, port)}),
         )
         bound: int = transport.get_extra_info("sockname")[1]
