@@ -6,9 +6,10 @@ Method: both agents run in this process, each with its store on a real disk at f
 the real command in a process of its own, its store in memory, so that what is measured is the agents. A
 message counts when it was stored, sent, delivered, stored, shown and acknowledged. The sender has a queue:
 so many calls of `send` wait at a time. The recipient acknowledges in tasks, as a program with many
-connections does. Rates are of wall-clock time; beside them
-stands the CPU time of both agents. Statements and commits are counted by SQLite's own trace in a
-run of their own, since counting takes time; what triggers do is told apart from what the agent asks for.
+connections does. Rates are of wall-clock time; beside them stands the CPU time of both agents. Two agents in
+one process share its thread, which those of two people do not: one connection is measured once more with the
+recipient in a process of its own. Statements and commits are counted by SQLite's own trace in a run of their
+own, since counting takes time; what triggers do is told apart from what the agent asks for.
 A commit survives the end of the process; a sync, which is what takes long, makes all commits before it
 survive a power loss too.
 An echo is a message and its answer: both ratchets turn, and each takes a new KEM key pair, which is 30 ms of
@@ -25,6 +26,7 @@ import argparse
 import asyncio
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
@@ -80,6 +82,8 @@ class Rates:
     commits_per_s: tuple[float, float]
     """Of the disk, before and after."""
     scenes: tuple[Scene, ...]
+    apart_per_s: float
+    """Messages over one connection whose ends are two processes."""
     echoes_per_s: float
 
 
@@ -228,6 +232,48 @@ async def scene(alice: Agent, bob: Agent, conns: list[Connection], messages: int
     return Scene(len(conns), messages, messages / seconds, cpu_us, sender, recipient)
 
 
+async def apart(alice: Agent, address: str, disk: Path, messages: int) -> float:
+    """Messages a second over one connection to an agent in a process of its own."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.agent_rates", "--recipient", disk / "apart.db", address),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    conn = await alice.join((await child.stdout.readline()).decode().strip())
+    while not isinstance(await alice.next_event(), Connected):
+        pass
+    room = asyncio.Semaphore(WAITING)
+
+    async def send() -> None:
+        async with room:
+            await conn.send(BODY)
+
+    seconds = 0.0
+    for count in (max(1, messages // 10), messages):
+        began = time.monotonic()
+        child.stdin.write(b"%d\n" % count)
+        await asyncio.gather(noted(alice, count), *(send() for _ in range(count)))
+        assert await child.stdout.readline() == b"taken\n"
+        seconds = time.monotonic() - began
+    child.stdin.close()
+    assert await child.wait() == 0
+    return messages / seconds
+
+
+async def receive_apart(path: str, address: str) -> None:
+    """The other process: print an invitation, then take as many messages as each line says."""
+    async with Agent.open(Path(path), servers=[address], config=CONFIG) as bob:
+        print(await bob.invite(), flush=True)
+        while not isinstance(await bob.next_event(), Connected):
+            pass
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            await taken(bob, int(line), acknowledge)
+            await bob.flush()
+            print("taken", flush=True)
+
+
 async def measure(messages: int, connections: int, echoes: int, folder: Path | None = None) -> Rates:
     with (
         tempfile.TemporaryDirectory(prefix="blindpost-bench-", dir=folder) as name,
@@ -246,7 +292,9 @@ async def measure(messages: int, connections: int, echoes: int, folder: Path | N
                 await echoed(alice, bob, conns, len(conns))
                 scenes = [await scene(alice, bob, some, messages) for some in (conns[:1], conns)]
                 seconds = await echoed(alice, bob, conns, echoes)
-        return Rates((before, commits_per_s(disk)), tuple(scenes), echoes / seconds)
+            async with Agent.open(disk / "c.db", servers=[address], config=CONFIG) as carol:
+                apart_per_s = await apart(carol, address, disk, messages)
+        return Rates((before, commits_per_s(disk)), tuple(scenes), apart_per_s, echoes / seconds)
 
 
 def shown(rates: Rates) -> str:
@@ -262,6 +310,7 @@ def shown(rates: Rates) -> str:
             lines.append(
                 f"    {who:<9} a message: {asked}, {side.commits:.2f} commits, {side.syncs:.2f} syncs"
             )
+    lines.append(f"durable messages a second, one connection, two processes {rates.apart_per_s:5.0f}")
     lines.append(f"echoes a second over all connections    {rates.echoes_per_s:6.0f}")
     return "\n".join(lines)
 
@@ -278,6 +327,7 @@ def figures(rates: Rates) -> list[Figure]:
     commits = statistics.median(rates.commits_per_s)
     return [
         *found,
+        single("durable, connections: 1, two processes: messages", "per s", rates.apart_per_s, Better.HIGHER),
         single("durable: echoes", "per s", rates.echoes_per_s, Better.HIGHER),
         single("durable: commits of the disk alone", "per s", commits, Better.NEITHER),
     ]
@@ -290,7 +340,11 @@ def main() -> None:
     parser.add_argument("--echoes", type=int, default=200)
     parser.add_argument("--folder", type=Path, help="where the stores lie: a real disk")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--recipient", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.recipient is not None:
+        asyncio.run(receive_apart(*chosen.recipient))
+        return
     rates = asyncio.run(measure(chosen.messages, chosen.connections, chosen.echoes, chosen.folder))
     print(as_json(figures(rates)) if chosen.json else shown(rates))
 
