@@ -13,10 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pip.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Blindpost needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r pip.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
@@ -145,11 +146,14 @@ bench-pipeline: $(READY) ## the pipeline beside DuckDB and Polars, up to a milli
 bench-pipeline-1e8: $(READY) ## the same with a hundred million rows
 	$(BIN)/blindpost pipeline bench --rows 1e8 --job audit --job meters --repeat 2 --folder build/bench --file build/bench-1e8.json
 
-lock: ## renew requirements.lock from pyproject.toml
+LOCK := $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-index-url --no-annotate --upgrade
+
+lock: ## renew requirements.lock from pyproject.toml, and pip.lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv
-	$(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra all --generate-hashes \
-		--no-header --no-emit-index-url --no-annotate --upgrade -o requirements.lock pyproject.toml
+	$(LOCK) --extra dev --extra all -o requirements.lock pyproject.toml
+	echo pip | $(LOCK) -o pip.lock -
 	rm -rf $(VENV)-lock
 
 clean: ## remove everything that the other targets made
