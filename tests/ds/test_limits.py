@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,34 @@ async def test_a_caller_that_does_not_finish_a_message_is_disconnected(
             assert await asked == (), "who asked may wait"
             assert closed == 2
         assert silent is not None
+
+
+async def test_a_quic_connection_that_ends_takes_its_ids_along_and_looks_at_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of connections a look at all of them takes milliseconds, and all may end at once."""
+    known: list[quic._Known] = []
+
+    class Noted(quic._Known):
+        def __init__(self) -> None:
+            super().__init__()
+            known.append(self)
+
+        def items(self) -> Any:
+            raise AssertionError("it looks at all of them")
+
+    monkeypatch.setattr(quic, "_Known", Noted)
+    async with running(tmp_path) as ds:
+        one, other = [await ds.client(quic=True) for _ in range(2)]
+        for client in (one, other):
+            await client.enqueue(BOB, b"hello")
+        (ids,) = known
+        both = len(ids)
+        await one.close()
+        await until(lambda: len(ids) == both // 2)
+        assert await other.fetch(BOB) == (b"hello", b"hello")
+        await other.close()
+        await until(lambda: not ids)
 
 
 async def test_who_shakes_hands_while_the_service_ends_is_hung_up_on(tmp_path: Path) -> None:

@@ -231,13 +231,38 @@ def server_configuration(pair: Pair) -> QuicConfiguration:
     return configuration
 
 
+class _Known(dict[bytes, QuicConnectionProtocol]):
+    """Connections by their ids, of which each has several, and the ids of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids: dict[QuicConnectionProtocol, set[bytes]] = {}
+
+    def __setitem__(self, one: bytes, connection: QuicConnectionProtocol) -> None:
+        super().__setitem__(one, connection)
+        self._ids.setdefault(connection, set()).add(one)
+
+    def __delitem__(self, one: bytes) -> None:
+        self._ids[self[one]].discard(one)
+        super().__delitem__(one)
+
+    def forget(self, connection: QuicConnectionProtocol) -> None:
+        for one in self._ids.pop(connection, ()):
+            self.pop(one, None)
+
+
 class _Entrance(QuicServer):
     """Where the datagrams of everybody arrive, until they are known to belong to a connection."""
 
     def __init__(self, configuration: QuicConfiguration, create_protocol: Callable[..., QuicStream]) -> None:
         super().__init__(configuration=configuration, create_protocol=create_protocol)
+        self._protocols: _Known = _Known()
         # The library's own tokens take an RSA operation for each datagram of a stranger: two milliseconds.
         self._retry = RetryTokens()  # type: ignore[assignment]  # as much of a handler as is used
+
+    def _connection_terminated(self, protocol: QuicConnectionProtocol) -> None:
+        """The library looks through the ids of all connections: milliseconds of them when there are many."""
+        self._protocols.forget(protocol)
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         """What makes the library fail ends nothing else, and is logged as all repeated lines are."""
