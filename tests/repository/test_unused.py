@@ -20,8 +20,10 @@ FACES = ("agent", "bot", "chat", "client", "ds", "testing")
 """Rooms with a public face: what is in its `__all__`, and public methods of it, is for others."""
 
 CALLED_BY_LIBRARIES = {
-    "ds/quic.py: datagram_received": "asyncio",
-    "ds/quic.py: quic_event_received": "aioquic",
+    "ds/quic.py: quic_event_received": "qh3",
+    "ds/quic.py: _connection_terminated": "qh3",
+    "ds/retry_tokens.py: create_token": "qh3",
+    "ds/retry_tokens.py: validate_token": "qh3",
     "ds/streams.py: _fatal_error": "asyncio, when TLS fails",
     "ops/listening.py: startup": "uvicorn",
     "ops/listening.py: capture_signals": "uvicorn",
