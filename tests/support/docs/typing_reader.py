@@ -102,6 +102,8 @@ class Reader:
             **{name: value for name, value in os.environ.items() if not name.startswith(_NESTED)},
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "HOME": str(folder),
+            # What programs would only compute again.
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
             "COLUMNS": "200",
             "NO_COLOR": "1",
             "PIP_NO_INDEX": "1",

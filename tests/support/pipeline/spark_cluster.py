@@ -17,6 +17,7 @@ from typing import IO
 import pyspark
 
 from blindpost.pipeline.java import find_java, java_home
+from tests.support.pipeline.shared_classes import archive
 
 HOME = Path(pyspark.__file__).parent
 WORKERS = 2
@@ -44,12 +45,14 @@ class Cluster:
 
 
 def _environment(folder: Path) -> dict[str, str]:
+    shared = f"-XX:SharedArchiveFile={archive()} -Xlog:disable"
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))},
         "JAVA_HOME": str(java_home(find_java(), folder / "java")),
         "SPARK_HOME": str(HOME),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {shared}".lstrip(),
     }
 
 
