@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import time
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
@@ -147,6 +148,42 @@ def test_a_database_of_the_others_is_restored_where_it_was_empty(
         asyncio.run(opens(open_ntf(NtfPlace.read(tmp_path / "new"))))
     else:
         asyncio.run(opens(open_ds(DsPlace.read(tmp_path / "new"))))
+
+
+@pytest.mark.usefixtures("client_programs")
+def test_what_two_restores_of_one_second_replace_is_kept_twice(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, backup = tmp_path / "server", tmp_path / "backup"
+    make(NTF, folder, "--store", "postgres", "--dsn", database)
+    ntf_backup.back_up(NtfPlace.read(folder), backup, with_ca_key=True, with_store_key=True)
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.5)
+    told = [ntf_backup.restore(backup, folder, force=True) for _ in range(3)]
+    names = [f"server.replaced-1800000000{number}" for number in ("", "-2", "-3")]
+    assert [aside.folder for aside in told] == [tmp_path / name for name in names]
+    for name in names:
+        assert (tmp_path / name / "ntf.toml").read_bytes() == (folder / "ntf.toml").read_bytes()
+    schemas = [f"{SCHEMA.name}_replaced_1800000000{number}" for number in ("", "_2", "_3")]
+    assert [aside.schema for aside in told] == schemas
+
+    async def kept() -> list[str]:
+        rows = await asyncpg.connect(database)
+        try:
+            found = await rows.fetch("SELECT schemaname FROM pg_tables WHERE tablename = 'state'")
+        finally:
+            await rows.close()
+        return sorted(row["schemaname"] for row in found)
+
+    assert asyncio.run(kept()) == [SCHEMA.name, *schemas]
+
+
+def test_the_page_backs_up_twice_in_one_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(DS, tmp_path / "ds")
+    monkeypatch.setattr(time, "gmtime", lambda _s=None, *, real=time.gmtime: real(1_800_000_000))
+    for _ in range(2):
+        asyncio.run(actions.backup("ds", tmp_path / "ds", {}))
+    kept = sorted(path.name for path in actions.backups_of(tmp_path / "ds").iterdir())
+    assert kept == ["2027-01-15T08-00-00Z", "2027-01-15T08-00-00Z-2"]
 
 
 def test_without_its_programs_a_database_backup_fails_with_a_remedy(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blindpost.ops.kinds import AUDIT, BACKUP, BLOCK, WITHOUT
 from blindpost.ops.wording import size
-from blindpost.serving.backups import Made
+from blindpost.serving.backups import Made, free_name
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import make_folder
 
@@ -38,7 +38,7 @@ def backups_of(folder: Path) -> Path:
 
 async def backup(word: str, folder: Path, _form: Form) -> str:
     """`backup` of a server into a new folder beside its own."""
-    target = backups_of(folder) / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
+    target = free_name(backups_of(folder) / time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime()))
 
     def work() -> Made:
         make_folder(target.parent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -171,7 +172,7 @@ def restore(
             "what is there now is moved aside, not deleted."
         )
     fresh = folder.with_name(f".{folder.name}.new")
-    aside = folder.with_name(f"{folder.name}.replaced-{int(time.time())}") if occupied else None
+    aside = free_name(folder.with_name(f"{folder.name}.replaced-{int(time.time())}")) if occupied else None
     database = contents_of(place).database
     schema = None
     with telling(folder), _removed_if_it_fails(fresh):
@@ -191,6 +192,12 @@ def restore(
         fresh.rename(folder)
         sync_folder(folder.parent)
     return Aside(aside, schema, [file for file in contents_of(place).outside(folder) if not file.exists()])
+
+
+def free_name(path: Path) -> Path:
+    """This name, with a number if it is taken."""
+    more = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(name for name in itertools.chain([path], more) if not os.path.lexists(name))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -50,8 +51,7 @@ def dump(dsn: str, schema: Schema, target: Path) -> None:
 
 def load(dsn: str, schema: Schema, source: Path, *, replace: bool) -> str | None:
     """Fill a database from such a file; the name under which its former schema is kept, if there was one."""
-    aside = f"{schema.name}_replaced_{int(time.time())}"
-    with _program("psql", dsn) as (command, environment), _script(schema, source, aside, replace) as script:
+    with _program("psql", dsn) as (command, environment), _script(schema, source, replace) as script:
         quiet = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction")
         done = _run([*command, *quiet, "--file=-"], environment, script)
     if _IN_USE in done.stderr:
@@ -60,16 +60,24 @@ def load(dsn: str, schema: Schema, source: Path, *, replace: bool) -> str | None
         raise DatabaseFilledError
     if done.returncode:
         raise StoreFailedError(f"psql failed, and nothing was changed: {_last_line(done.stderr, dsn)}")
-    return aside if _ASIDE in done.stderr else None
+    aside = re.search(rf"{_ASIDE} (\S+)", done.stderr)
+    return None if aside is None else aside[1]
 
 
 @contextlib.contextmanager
-def _script(schema: Schema, source: Path, aside: str, replace: bool) -> Iterator[IO[bytes]]:
+def _script(schema: Schema, source: Path, replace: bool) -> Iterator[IO[bytes]]:
     """The statements of a restore, unpacked."""
-    renamed = f'ALTER SCHEMA "{schema.name}" RENAME TO "{aside}"; RAISE NOTICE \'{_ASIDE}\';'
+    aside = f"{schema.name}_replaced_{int(time.time())}"
+    renamed = (
+        f"WHILE to_regnamespace(quote_ident(aside)) IS NOT NULL LOOP\n"
+        f"number := number + 1; aside := format('{aside}_%s', number);\nEND LOOP;\n"
+        f"EXECUTE format('ALTER SCHEMA %I RENAME TO %I', '{schema.name}', aside);\n"
+        f"RAISE NOTICE '{_ASIDE} %', aside;"
+    )
     there = renamed if replace else f"RAISE EXCEPTION '{_FILLED}';"
     first = (
-        "SET client_min_messages = notice;\nDO $$ BEGIN\n"
+        "SET client_min_messages = notice;\n"
+        f"DO $$ DECLARE aside text := '{aside}'; number int := 1; BEGIN\n"
         f"IF NOT pg_try_advisory_xact_lock({schema.lock}) THEN RAISE EXCEPTION '{_IN_USE}'; END IF;\n"
         f"IF to_regnamespace('\"{schema.name}\"') IS NOT NULL THEN {there} END IF;\nEND $$;\n"
     )
