@@ -26,6 +26,7 @@ from blindpost.ntf.tables import NtfStore
 from blindpost.ntf.tables_postgres import SCHEMA
 from blindpost.ops import actions
 from blindpost.serving.backups import DUMP
+from blindpost.serving.children import free_port
 from blindpost.serving.failures import OperatorError
 from blindpost.store import copying, dumps
 from tests.support.serving.commands import ENVIRONMENT, run
@@ -195,6 +196,24 @@ def test_without_its_programs_a_database_backup_fails_with_a_remedy(
     with pytest.raises(OperatorError, match="`pg_dump` is not on the PATH: install PostgreSQL's client"):
         ntf_backup.back_up(place, tmp_path / "backup", with_ca_key=False, with_store_key=False)
     assert {path.name for path in tmp_path.iterdir()} == {"server"}
+
+
+@pytest.mark.usefixtures("client_programs")
+def test_what_keeps_a_database_from_being_restored_is_told(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where in a statement that was, nor what may be tried."""
+    make(NTF, tmp_path / "server", "--store", "postgres", "--dsn", database)
+    dumps.dump(database, SCHEMA, tmp_path / "dump")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setenv("PGOPTIONS", "-c default_transaction_read_only=on")
+        with pytest.raises(StoreFailedError, match="cannot execute ALTER SCHEMA in a read-only transaction"):
+            dumps.load(database, SCHEMA, tmp_path / "dump", replace=True)
+    nowhere = f"postgresql://me@127.0.0.1:{free_port()}/db"
+    with pytest.raises(StoreFailedError, match=r"Connection refused$"):
+        dumps.load(nowhere, SCHEMA, tmp_path / "dump", replace=True)
+    with pytest.raises(StoreFailedError, match=r"Connection refused$"):
+        dumps.dump(nowhere, SCHEMA, tmp_path / "another")
 
 
 def test_a_password_is_not_among_the_words_that_every_user_can_see(

@@ -24,6 +24,7 @@ from blindpost.engine.loop import StoreFailedError
 from blindpost.store.postgres import Schema
 
 LOCK_WAIT_MS = 10_000
+_ERROR = re.compile(r"\b(error|ERROR|FATAL):")
 _FILLED, _IN_USE, _ASIDE = "blindpost: filled", "blindpost: in use", "blindpost: aside"
 _OLDER = "server version mismatch"
 _GET = "install PostgreSQL's client programs (postgresql-client) of the database's version or newer"
@@ -46,7 +47,7 @@ def dump(dsn: str, schema: Schema, target: Path) -> None:
     if _OLDER in done.stderr:
         raise StoreFailedError(f"the `pg_dump` on the PATH is older than the database: {_GET}")
     if done.returncode:
-        raise StoreFailedError(f"pg_dump failed: {_last_line(done.stderr, dsn)}")
+        raise StoreFailedError(f"pg_dump failed: {_cause(done.stderr, dsn)}")
 
 
 def load(dsn: str, schema: Schema, source: Path, *, replace: bool) -> str | None:
@@ -59,7 +60,7 @@ def load(dsn: str, schema: Schema, source: Path, *, replace: bool) -> str | None
     if _FILLED in done.stderr:
         raise DatabaseFilledError
     if done.returncode:
-        raise StoreFailedError(f"psql failed, and nothing was changed: {_last_line(done.stderr, dsn)}")
+        raise StoreFailedError(f"psql failed, and nothing was changed: {_cause(done.stderr, dsn)}")
     aside = re.search(rf"{_ASIDE} (\S+)", done.stderr)
     return None if aside is None else aside[1]
 
@@ -121,8 +122,10 @@ def _without_password(dsn: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(netloc=netloc, query=query)), password
 
 
-def _last_line(told: str, dsn: str) -> str:
+def _cause(told: str, dsn: str) -> str:
+    """The last line that tells an error; those after it say where it happened, or what to try."""
     lines = [line for line in told.strip().splitlines() if line.strip()]
-    text = lines[-1] if lines else "it said nothing"
+    errors = [line for line in lines if _ERROR.search(line)]
+    text = (errors or lines or ["it said nothing"])[-1]
     password = _without_password(dsn)[1]
     return text.replace(password, "***") if password else text
