@@ -87,7 +87,9 @@ def java_home(java: Path, folder: Path | None = None) -> Path:
         except OSError:
             continue
         return home
-    raise PipelineError(f"No folder to write to: neither {caches} nor {tempfile.gettempdir()}.")
+    raise PipelineError(
+        f"No folder to write to that others cannot change, in {caches} or in {tempfile.gettempdir()}."
+    )
 
 
 def shared_classes(home: Path, jars: Path) -> str:
