@@ -101,20 +101,26 @@ def stopped(before: int, *, heard: bool) -> Iterator[None]:
                 await asyncio.Event().wait()
         return await original(client, listed)
 
-    original_ready = SmpClient.send_ready
+    original_ready, original_answer = SmpClient.send_ready, SmpClient.answer
+    silent: list[Awaited[Command, Response]] = []
 
-    async def send_ready(client: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+    def send_ready(client: SmpClient, ready: Awaited[Command, Response]) -> None:
         nonlocal left
         left -= 1
         if left < 0:
-            if heard:
-                await original_ready(client, ready)
+            silent.append(ready)
+        if left >= 0 or heard:
+            original_ready(client, ready)
+
+    async def answer(client: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+        if ready in silent:
             await asyncio.Event().wait()
-        return await original_ready(client, ready)
+        return await original_answer(client, ready)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmpClient, "send_many", send_many)
         patch.setattr(SmpClient, "send_ready", send_ready)
+        patch.setattr(SmpClient, "answer", answer)
         yield
 
 
@@ -323,14 +329,16 @@ async def test_an_acknowledgement_that_waits_for_its_router_is_the_workers(tmp_p
         event = await bob.message(ack=False)
         unheard: list[bytes] = []
 
-        async def away(_: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+        def away(_: SmpClient, ready: Awaited[Command, Response]) -> None:
             unheard.append(ready.entity_id)
-            return ResponseTimeoutError()
+            ready.settle(ResponseTimeoutError())
 
         with recorded(bob) as sent, pytest.MonkeyPatch.context() as patch:
             patch.setattr(SmpClient, "send_ready", away)
             await event.msg.ack()
             assert unheard
+            await settle()
+            assert [type(call.command) for call in sent] == [ACK]
             in_flow(bob, event.conn)
             with pytest.raises(ConnError, match="or it was acknowledged"):
                 await event.msg.ack()
@@ -401,12 +409,12 @@ def before_it_leaves(of: Party, then: Callable[[], None]) -> Iterator[list[None]
     """Something happens when an acknowledgement of a flow is about to leave, and it never does."""
     seen: list[None] = []
 
-    async def send_ready(_: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+    def send_ready(_: SmpClient, ready: Awaited[Command, Response]) -> None:
         assert isinstance(ready.call.command, ACK)
         if not seen:
             then()
         seen.append(None)
-        return ResponseTimeoutError()
+        ready.settle(ResponseTimeoutError())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmpClient, "send_ready", send_ready)
@@ -416,7 +424,7 @@ def before_it_leaves(of: Party, then: Callable[[], None]) -> Iterator[list[None]
 @pytest.mark.parametrize("turns", range(12))
 @virtual
 async def test_a_program_that_acknowledges_while_its_agent_is_closed_does_not_wait(
-    tmp_path: Path, turns: int
+    tmp_path: Path, turns: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And what it acknowledged is not shown again."""
     network = Network()
@@ -428,9 +436,31 @@ async def test_a_program_that_acknowledges_while_its_agent_is_closed_does_not_wa
             await asyncio.sleep(0)
         await bob.agent.close()
         await asyncio.wait_for(acking, 60)
+        assert "failed" not in caplog.text
         async with party(tmp_path / "b.db", config=on_network(network)) as again:
             assert [content(await again.message()) for _ in range(2)] == right(2, 3)
             await nothing_for(again)
+
+
+@virtual
+async def test_nothing_leaves_an_agent_that_is_closed_while_the_disk_is_busy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, loop = Network(), asyncio.get_running_loop()
+    async with waiting(tmp_path, 4, network, Durability.FULL) as (bob, _):
+        await bob.message()
+        with pytest.MonkeyPatch.context() as patch, recorded(bob) as sent:
+            patch.setattr(loop, "run_in_executor", lambda *_: loop.create_future())
+            event = await bob.message(ack=False)
+            acking = asyncio.create_task(event.msg.ack())
+            await settle()
+            assert sent == []
+            await bob.agent.close()
+        await asyncio.wait_for(acking, 60)
+        assert sent == []
+        assert "failed" not in caplog.text
+        async with party(tmp_path / "b.db", config=on_network(network)) as again:
+            assert [content(await again.message()) for _ in range(2)] == right(2, 3)
 
 
 @virtual
@@ -484,6 +514,7 @@ async def test_what_was_taken_back_is_acknowledged_as_always(tmp_path: Path, wai
                 await acking[0]
             assert len(tried) == 1
             await settle()
+            assert store._group is None, "it waits for no other change"
         assert [call.command.TAG for call in sent][:1] == [ACK.TAG]
         assert content(await bob.message()) == (b"2", MsgOk())
         assert messages.find_rcv(store.reading, event.conn.id, event.msg.id) is None
@@ -569,10 +600,33 @@ async def test_only_what_is_not_stored_is_unsure(tmp_path: Path) -> None:
         await bob.message()
         event = await bob.message(ack=False)
         store = bob.rt.ground.store
-        with before_it_leaves(bob, store.commit) as tried:
+        with before_it_leaves(bob, store.commit) as tried, recorded(bob) as sent:
             await event.msg.ack()
             assert tried
             assert store.unsure == set()
+            await settle()
+            assert [type(call.command) for call in sent] == [ACK, ACK], "its router is told as always"
+
+
+@virtual
+async def test_what_is_committed_when_its_router_is_told_is_not_unsure(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 4, durability=Durability.FULL) as (bob, _):
+        await bob.message()
+        event = await bob.message(ack=False)
+        store, made_ready = bob.rt.ground.store, Flows._made_ready
+
+        def and_committed(flows: Flows, conn_id: str, msg_id: int) -> object:
+            ready = made_ready(flows, conn_id, msg_id)
+            store._write()
+            return ready
+
+        unsure: list[bool] = []
+        with before_it_leaves(bob, lambda: unsure.append(bool(store.unsure))) as tried:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Flows, "_made_ready", and_committed)
+                await event.msg.ack()
+            assert tried
+        assert unsure == [False]
 
 
 @virtual

@@ -85,6 +85,9 @@ def test_a_group_that_is_wanted_at_once_waits_for_nobody(bench: Bench) -> None:
         await bench.let_go()
         assert durable.done()
         assert bench.syncs == 1
+        bench.change()
+        group.at_once()
+        assert bench.commits == 1, "the next group is not this one's business"
 
     bench.run(main())
 
@@ -494,6 +497,79 @@ def test_all_that_can_be_read_is_waited_for(bench: Bench) -> None:
         assert (everything.done(), more.done()) == (True, False)
         await bench.let_go()
         assert more.done()
+
+    bench.run(main())
+
+
+# Leaving at once
+
+
+def test_what_leaves_when_something_is_durable_waits_for_no_turn(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It leaves before anybody else goes on; one that fails keeps no other from it."""
+    happened: list[object] = []
+
+    def fail(_: bool) -> None:
+        raise LookupError
+
+    async def waiting(group: Group) -> None:
+        await group.durable()
+        happened.append("durable")
+
+    async def main() -> None:
+        group = bench.change()
+        group.names.add("one")
+        task = started(waiting(group))
+        await settled()
+        for work in (lambda kept: happened.append((bench.syncs, kept)), fail, happened.append):
+            bench.store.once_durable("one", work)
+        assert (bench.busy, happened) == (1, [])
+        await bench.let_go()
+        assert happened == [(1, True), True, "durable"]
+        await task
+        bench.store.once_durable("one", happened.append)
+        assert happened[3:] == [True], "it is durable already"
+        assert bench.syncs == 1
+
+    bench.run(main())
+    assert "what follows from a change that was stored failed" in caplog.text
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_is_to_leave_is_synced_for_that(bench: Bench, committed: bool) -> None:
+    async def main() -> None:
+        happened: list[object] = []
+        bench.change().names.add("one")
+        if committed:
+            bench.store._write()
+        bench.store.once_durable("one", happened.append)
+        await settled()
+        assert (bench.commits, bench.busy, happened) == (1, 1, [])
+        await bench.let_go()
+        assert happened == [True]
+
+    bench.run(main())
+
+
+def test_nothing_leaves_that_is_not_stored(bench: Bench) -> None:
+    async def main() -> None:
+        happened: list[object] = []
+        bench.change().names.add("one")
+        bench.store.once_durable("one", happened.append)
+        bench.full = True
+        await settled()
+        assert happened == [False]
+        bench.full = False
+        bench.change().names.add("two")
+        bench.store._write()
+        bench.store.once_durable("two", happened.append)
+        await settled()
+        bench.lost = True
+        await bench.let_go()
+        assert happened == [False, False]
+        with pytest.raises(StoreFailedError, match=LOST):
+            bench.store.once_durable("two", happened.append)
 
     bench.run(main())
 

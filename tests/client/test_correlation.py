@@ -274,13 +274,12 @@ async def test_a_command_that_is_made_ready_ahead_leaves_when_it_is_sent() -> No
         assert ready.transmission is not None
         await settle()
         assert client.commands_waiting == 0
-        sending = asyncio.create_task(client.send_ready(ready))
-        await asyncio.sleep(0)
-        assert ready.transmission is None
+        client.send_ready(ready)
+        assert (client._session._unsent, client._session._flushing) == (0, False), "it is with the network"
         (asked,) = await router.until_requests(1)
         assert (asked.command, asked.entity_id) == (ACK(bytes(24)), queue_id(1))
         router.reply(asked, MESSAGE)
-        assert await sending == MESSAGE
+        assert await client.answer(ready) == MESSAGE
 
 
 @virtual
@@ -295,7 +294,8 @@ async def test_what_was_made_ready_for_a_connection_that_ended_is_not_sent() -> 
     async with smp_pair() as (client, _):
         ready = client.ready(Call(ACK(bytes(24)), queue_id(1), KEY))
         await client.close()
-        assert isinstance(await client.send_ready(ready), TransportError)
+        client.send_ready(ready)
+        assert isinstance(await client.answer(ready), TransportError)
 
 
 @virtual
@@ -306,14 +306,14 @@ async def test_what_was_made_ready_waits_for_the_window_and_for_those_before_it(
         (asked,) = await router.until_requests(1)
         second = asyncio.create_task(client.send(GET(), queue_id(2), KEY))
         await asyncio.sleep(0)
-        third = asyncio.create_task(client.send_ready(ready))
+        client.send_ready(ready)
         await settle()
         assert client.commands_waiting == 2
         router.reply(asked, OK())
         assert await first == OK()
         for asked in (await router.until_requests(3))[1:]:
             router.reply(asked, OK())
-        assert [await second, await third] == [OK(), OK()]
+        assert [await second, await client.answer(ready)] == [OK(), OK()]
         assert [asked.entity_id for asked in router.requests] == [queue_id(1), queue_id(2), queue_id(3)]
 
 
@@ -321,8 +321,9 @@ async def test_what_was_made_ready_waits_for_the_window_and_for_those_before_it(
 async def test_the_response_to_what_was_made_ready_is_late_for_a_caller_that_left() -> None:
     async with smp_pair() as (client, router):
         ready = client.ready(Call(ACK(bytes(24)), queue_id(1), KEY))
-        sending = asyncio.create_task(client.send_ready(ready))
+        client.send_ready(ready)
+        answering = asyncio.create_task(client.answer(ready))
         (asked,) = await router.until_requests(1)
-        sending.cancel()
+        answering.cancel()
         router.reply(asked, MESSAGE)
         assert await client.next_event() == Late(ACK(bytes(24)), queue_id(1), MESSAGE)

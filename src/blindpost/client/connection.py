@@ -124,15 +124,19 @@ class AnyClient(Handler, Generic[C, R]):
         return await self._results([self._submit(call) for call in calls])
 
     def ready(self, call: Call[C]) -> Awaited[C, R]:
-        """A command that is encoded and authorized ahead, for `send_ready`; raises `ClientError`."""
+        """A command that is encoded and authorized ahead, for `send_ready` and `answer`; raises
+        `ClientError`."""
         awaited = self._awaited(call)
         self._prepared(awaited)
         return awaited
 
-    async def send_ready(self, awaited: Awaited[C, R]) -> R | Failure:
-        """As `send_many`, of one command; it leaves at once, without waiting for the company of others."""
+    def send_ready(self, awaited: Awaited[C, R]) -> None:
+        """Let it leave before this returns, without waiting for the company of others."""
         self._enqueue(awaited)
-        self._pump()
+        self._pump(at_once=True)
+
+    async def answer(self, awaited: Awaited[C, R]) -> R | Failure:
+        """What `send_many` would return of a command that was sent."""
         (result,) = await self._results([awaited])
         return result
 
@@ -234,7 +238,7 @@ class AnyClient(Handler, Generic[C, R]):
         self._pump_planned = False
         self._pump()
 
-    def _pump(self) -> None:
+    def _pump(self, *, at_once: bool = False) -> None:
         """Send what the window and the network allow: never more than one block ahead of the network."""
         session = self._session
         window = self._options.bounds.window_blocks
@@ -245,7 +249,10 @@ class AnyClient(Handler, Generic[C, R]):
             if batch:
                 payload = self._dialect.framing.payload([transmission for _, transmission in batch])
                 self._in_flight.sent(awaited for awaited, _ in batch)
-                session.send_payload(payload)
+                if at_once:
+                    session.send_now([payload])
+                else:
+                    session.send_payload(payload)
                 self._regulate_reading()
 
     def _next_batch(self) -> list[tuple[Awaited[C, R], Writer]]:

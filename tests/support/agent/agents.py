@@ -107,10 +107,10 @@ def recorded(party: Party) -> Iterator[list[Call[Command]]]:
 
     original_ready = SmpClient.send_ready
 
-    async def send_ready(client: SmpClient, ready: Awaited[Command, Response]) -> Response | Failure:
+    def send_ready(client: SmpClient, ready: Awaited[Command, Response]) -> None:
         if any(session.client is client for session in _sessions(party)):
             sent.append(ready.call)
-        return await original_ready(client, ready)
+        original_ready(client, ready)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SmpClient, "send_many", send_many)

@@ -77,6 +77,10 @@ class _Ready:
     tx: Tx
     """The transaction that deletes the message."""
 
+    @property
+    def message(self) -> tuple[ConnId, int]:
+        return self.queue.conn_id, self.msg_id
+
 
 class Flows:
     """The acknowledgements of such messages."""
@@ -154,22 +158,34 @@ class Flows:
 
     async def _told(self, ready: _Ready) -> object:
         """What the router says; None if that is nothing at once, or it is not to be told now."""
-        conn_id, ground = ready.queue.conn_id, self._ground
-        message = conn_id, ready.msg_id
-        await ground.store.durable(message)
-        open_still = ground.operations.is_open(Operation.SENDING)
-        if ready.tx.group.failed or not open_still or not self._sessions.is_current(ready.session):
+        ground, loop, response = self._ground, asyncio.get_running_loop(), None
+        if not ground.operations.is_open(Operation.SENDING):
             return None
         async with ground.operations.under_way(Operation.SENDING):
-            if not ready.tx.group.is_committed:
-                ground.store.unsure.add(message)
-            loop, response = asyncio.get_running_loop(), None
-            began = loop.time()
+            left: asyncio.Future[float | None] = loop.create_future()
+            ground.store.once_durable(ready.message, partial(self._leave, ready, left))
+            began = await left
+            if began is None:
+                return None
             with contextlib.suppress(TimeoutError):  # what it says later is taken as an event
-                async with asyncio.timeout(PROMPT_S):
-                    response = await ready.session.client.send_ready(ready.call)
-            self._flow.answered(conn_id, response, loop.time() - began)
+                async with asyncio.timeout_at(began + PROMPT_S):
+                    response = await ready.session.client.answer(ready.call)
+            self._flow.answered(ready.queue.conn_id, response, loop.time() - began)
             return response
+
+    def _leave(self, ready: _Ready, left: asyncio.Future[float | None], is_durable: bool) -> None:
+        """The disk has the message: its acknowledgement leaves, and `left` says when; None if it does not."""
+        if left.done():
+            return  # the agent is being closed
+        ground, group = self._ground, ready.tx.group
+        open_still = ground.operations.is_open(Operation.SENDING) and self._sessions.is_current(ready.session)
+        if group.failed or not is_durable or not open_still:
+            left.set_result(None)
+            return
+        if not group.is_committed:
+            ground.store.unsure.add(ready.message)
+        left.set_result(asyncio.get_running_loop().time())
+        ready.session.client.send_ready(ready.call)
 
     async def _later(self, ready: _Ready) -> None:
         """The router is told as always; not if the message was not deleted after all."""

@@ -289,13 +289,25 @@ class AgentStore:
     async def durable(self, name: Hashable = None) -> None:
         """Wait until everything that can be read is durable, or what a part gave this name: what leaves the
         program must be."""
+        group = self._not_durable(name)
+        if group is not None:
+            await group.durable()
+
+    def once_durable(self, name: Hashable, work: Callable[[bool], None]) -> None:
+        """Do this in the moment in which what has this name is durable, which may be now, or turns out not to
+        be."""
+        group = self._not_durable(name)
+        if group is None:
+            work(True)
+        else:
+            group.leave(work)
+
+    def _not_durable(self, name: Hashable) -> Group | None:
+        """The last group with this name, or of all, that a power loss would take back."""
         if self._broken is not None:
             raise StoreFailedError(*self._broken.args)
         groups = [*self._under_sync, *self._committed, *([] if self._group is None else [self._group])]
-        for group in reversed(groups):
-            if name is None or name in group.names:
-                await group.durable()
-                return
+        return next((group for group in reversed(groups) if name is None or name in group.names), None)
 
     async def is_durable(self, name: Hashable = None) -> bool:
         """The same for what was just read: false if it was taken back meanwhile, and is to be read again;

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Protocol
 
 from blindpost.engine.loop import StoreFailedError
@@ -55,6 +56,7 @@ class Group:
         self._after: list[Callable[[], None]] = []
         self._writing: list[asyncio.Future[None]] = []
         self._syncing: list[asyncio.Future[None]] = []
+        self._leaving: list[Callable[[bool], None]] = []
         self._handle: asyncio.Handle | None = None
         self.hurried = False
         """Whether it is to be committed with no further delay than that of the disk."""
@@ -67,6 +69,12 @@ class Group:
     def follow(self, work: Callable[[], None]) -> None:
         """To be done once it is committed."""
         self._after.append(work)
+
+    def leave(self, work: Callable[[bool], None]) -> None:
+        """To be done in the very moment in which it is durable, or turns out not to be: who waits for a turn
+        of the loop waits for what all others do in theirs."""
+        self._leaving.append(work)
+        self._hurry_to_disk()
 
     async def written(self) -> None:
         """Wait until all parts are committed; `StoreFailedError` if nothing of them happened."""
@@ -81,13 +89,16 @@ class Group:
         Who is cancelled while it waits finds them durable too.
         """
         if not self._done:
-            self.awaited = True
-            if self._open:
-                self.soon()
-            else:
-                self._store.sync()
+            self._hurry_to_disk()
             await self._wait(self._syncing)
         self._raise()
+
+    def _hurry_to_disk(self) -> None:
+        self.awaited = True
+        if self._open:
+            self.soon()
+        else:
+            self._store.sync()
 
     async def _wait(self, waiters: list[asyncio.Future[None]]) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -115,7 +126,6 @@ class Group:
         """Commit now and begin to make it durable, without waiting for others that might join: what comes
         next waits for the disk. Those who wait are told if that fails."""
         if self._open:
-            self._disarm()
             self.hurried = self.awaited = True
             with contextlib.suppress(StoreFailedError):
                 self._store.write()
@@ -159,18 +169,24 @@ class Group:
         self._open = False
         self._disarm()
         for work in self._after:
-            try:
-                work()
-            except Exception:
-                log.exception("what follows from a change that was stored failed")
+            _do(work)
         _wake(self._writing)
 
     def ended(self, failure: StoreFailedError | None = None) -> None:
         """It is durable, or nothing of it happened."""
         self._open, self._done, self._failure = False, True, failure
         self._disarm()
+        for work in self._leaving:
+            _do(partial(work, failure is None))
         _wake(self._writing)
         _wake(self._syncing)
+
+
+def _do(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception:
+        log.exception("what follows from a change that was stored failed")
 
 
 def _wake(waiters: list[asyncio.Future[None]]) -> None:
