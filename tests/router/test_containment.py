@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.crypto.authorizers import Check
+from blindpost.crypto.authorizers import ED448_WORK, Check
 from blindpost.crypto.verifying import OneByOne
 from blindpost.router.model import OWNERS_MAX
-from blindpost.router.work import ED448_WORK, TURN_WORK
+from blindpost.router.work import TURN_WORK
 from blindpost.transport.errors import TransportError
 from blindpost.wire.batch import pack
 from blindpost.wire.keys import Algorithm

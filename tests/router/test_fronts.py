@@ -20,32 +20,47 @@ import pytest
 
 from blindpost.client.errors import RefusedError
 from blindpost.client.smp import SmpClient
-from blindpost.crypto.authorizers import Check
+from blindpost.crypto.authorizers import ED448_WORK, Check
 from blindpost.crypto.verifying import OneByOne
 from blindpost.engine.undo import Undo
 from blindpost.router.asking import Asked, ask
 from blindpost.router.changes import Wanted
 from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
+from blindpost.router.fronts.front import WORK_MAX, Carried, FrontProcess
 from blindpost.router.fronts.fronted import Fronted
 from blindpost.router.fronts.line import DESCRIPTORS_MAX, FOR_THE_ENGINE, SocketLine
 from blindpost.router.state import RouterClient
-from blindpost.router.work import ED448_WORK, TURN_WORK, Work, cut
+from blindpost.router.work import TURN_WORK, Work, cut
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
 from blindpost.transport.errors import TransportError
+from blindpost.transport.handshake import Agreement
+from blindpost.transport.keeper import Keeper
 from blindpost.transport.plan import SessionLimits
+from blindpost.transport.plans import smp_router_plan
+from blindpost.wire.batch import SMP_BATCH_LIMIT, pack
+from blindpost.wire.keys import Algorithm
 from blindpost.wire.smp.commands import ACK, DEL, PING, RKEY, SEND, SUB
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import MSG, OK, PONG, SOK
 from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import QueueMode
-from blindpost.wire.transmission import ED448_SIGNATURE_SIZE
+from blindpost.wire.transmission import ED448_SIGNATURE_SIZE, transmission_of
+from blindpost.wire.transmissions import signed_request
 from tests.support.router.ledgers import Fact
 from tests.support.router.left_out import LEFT_OUT, PLAIN
 from tests.support.router.load import UNLIMITED, Pair, Tally
 from tests.support.router.replay import Replay
-from tests.support.router.routers import FRONTS, RunningRouter, new_key, new_queue, pushed, running_router
+from tests.support.router.routers import (
+    FRONTS,
+    RunningRouter,
+    new_credentials,
+    new_key,
+    new_queue,
+    pushed,
+    running_router,
+)
 from tests.support.serving.commands import ENVIRONMENT, StartedRouter, edit, init, set_fronts, started
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
 from tests.support.serving.waiting import until as until_heard
@@ -158,6 +173,33 @@ async def test_a_front_verifies_what_it_knows_and_is_believed_for_the_current_ke
         assert await client.send(DEL(), queue.recipient_id, renewed) == OK()
         await refused(client, SUB(), queue.recipient_id, renewed)
         await client.close()
+
+
+async def test_a_front_leaves_to_the_engine_what_would_keep_its_other_connections_waiting() -> None:
+    """Many connections send blocks full of the slowest kind of signature in one turn of the loop."""
+    own, other = socket.socketpair()
+    engine = channel.Channel(SocketLine(own), lambda kind, number, view: heard.append(kind), lambda: None)
+    process, counting, heard = FrontProcess(SocketLine(other)), Counting(), list[int]()
+    process._verifier = counting
+    plan = smp_router_plan(new_credentials())
+    sessions = [Carried(plan, process, Keeper(1.0), number, b"") for number in range(40)]
+    count = 90
+    blocks = []
+    for session in sessions:
+        session.agreement = Agreement(20, b"session", new_key(Algorithm.X25519), None)
+        process.established(session)
+        said = [signed_request(os.urandom(24), os.urandom(24), SUB(), 20) for _ in range(count)]
+        wrong = [transmission_of(session.layout, one, bytes(ED448_SIGNATURE_SIZE)) for one in said]
+        (payload,) = pack(wrong, SMP_BATCH_LIMIT).payloads
+        blocks.append(b"".join(payload.parts))
+    for turn in (1, 2):
+        for session, block in zip(sessions, blocks, strict=True):
+            process.block_received(session, block)
+        assert counting.checks == turn * -(-WORK_MAX // ED448_WORK)
+        await asyncio.sleep(0)
+    await until_heard(lambda: heard.count(frames.BLOCK) == 2 * len(sessions))
+    engine.close()
+    await process.over
 
 
 def test_what_is_put_off_of_a_block_keeps_the_keys_of_its_own_commands() -> None:

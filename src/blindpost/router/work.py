@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from blindpost.crypto.authorizers import ED448_WORK
 from blindpost.engine.events import Gone
 from blindpost.engine.loop import Cut
 from blindpost.router.asking import Asked
@@ -20,7 +21,6 @@ from blindpost.wire.transmissions import Refused
 
 TURN_WORK = 2048
 """The work of one turn: about 70 ms on the machine it was measured on."""
-ED448_WORK = 18
 HEAVY_WORK = TURN_WORK // 8
 """The least that heavy clients get in each turn."""
 

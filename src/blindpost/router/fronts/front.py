@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from blindpost.crypto.authorizers import AuthenticatorCheck, AuthenticatorKeys, check_of
+from blindpost.crypto.authorizers import ED448_WORK, AuthenticatorCheck, AuthenticatorKeys, check_of
 from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.crypto.keys import PrivateKey
 from blindpost.crypto.verifying import OneByOne
@@ -38,11 +38,15 @@ from blindpost.wire.primitives import Reader, Writer
 from blindpost.wire.smp.errors import Code
 from blindpost.wire.smp.responses import ERR, MSG
 from blindpost.wire.smp.versions import connection_layout
-from blindpost.wire.transmission import AUTHORIZATION_SIZES, Layout, read_fields
+from blindpost.wire.transmission import AUTHORIZATION_SIZES, ED448_SIGNATURE_SIZE, Layout, read_fields
 from blindpost.wire.transmissions import response_transmission
 
 KEYS_MAX = 65_536
 """Keys of queues that are remembered; the one learnt first makes room."""
+WORK_MAX = 1024
+"""After so many verifications with Ed25519 in one turn of the loop, or what costs as much, the others are
+left to the engine. There addresses take turns; here one of them would make all others wait.
+"""
 COLLECT_AFTER = (20_000, 10, 10)
 
 
@@ -111,6 +115,8 @@ class FrontProcess(Handler):
         """Those that are not read because the engine lags."""
         self._keys: dict[bytes, PublicKey] = {}
         self._verifier = OneByOne()
+        self._work = 0
+        """What was verified in this turn of the loop."""
         self._spare_key = PrivateKey.generate(Algorithm.X25519, entropy)
         self._entropy = entropy
         self._now = now
@@ -270,7 +276,7 @@ class FrontProcess(Handler):
 
         Where no key is known a dummy is tried: how long an answer takes must not tell which queues are known.
         """
-        layout, secrets = session.layout, session.secrets
+        layout, secrets, work = session.layout, session.secrets, self._work
         try:
             readers = unpack(Reader(payload))
         except WireError:
@@ -282,8 +288,9 @@ class FrontProcess(Handler):
                 authorization, _, corr_id, entity_id, signed = read_fields(reader, layout)
             except WireError:
                 continue
-            if not authorization or len(authorization) not in AUTHORIZATION_SIZES:
+            if work >= WORK_MAX or not authorization or len(authorization) not in AUTHORIZATION_SIZES:
                 continue
+            work += ED448_WORK if len(authorization) == ED448_SIGNATURE_SIZE else 1
             authorized = b"".join((layout.session_field, signed))
             key = self._keys.get(entity_id)
             check = check_of(key, authorization, authorized, corr_id, secrets)
@@ -291,7 +298,13 @@ class FrontProcess(Handler):
                 verified[-1] = key.raw
                 if type(check) is AuthenticatorCheck:
                     secrets.keep(check)
+        if work and not self._work:
+            asyncio.get_running_loop().call_soon(self._work_again)
+        self._work = work
         return verified
+
+    def _work_again(self) -> None:
+        self._work = 0
 
 
 async def run(sock: socket.socket) -> None:
