@@ -48,6 +48,7 @@ from blindpost.wire.smp.transmissions import Request
 from blindpost.wire.smp.values import QueueMode
 from blindpost.wire.transmission import ED448_SIGNATURE_SIZE, transmission_of
 from blindpost.wire.transmissions import signed_request
+from blindpost.wire.value import Buffer
 from tests.support.router.ledgers import Fact
 from tests.support.router.left_out import LEFT_OUT, PLAIN
 from tests.support.router.load import UNLIMITED, Pair, Tally
@@ -356,6 +357,43 @@ async def test_whoever_waits_for_a_channel_goes_on_however_soon_it_is_empty(
     await until_heard(lambda: heard == 17 << 10)
     for end in (near, far):
         end.close()
+
+
+class Crowded(SocketLine):
+    """Of a system in which too many descriptors are under way."""
+
+    refused = 0
+
+    def send(self, pieces: list[Buffer], descriptors: Sequence[int]) -> int:
+        if self.refused < 2:
+            self.refused += 1
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        return super().send(pieces, descriptors)
+
+
+async def test_a_front_to_which_too_many_connections_are_under_way_gets_them_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was taken for gone, and killed with all its connections."""
+    monkeypatch.setattr(channel, "CROWDED_S", 0.0)
+    one, other = socket.socketpair()
+    heard, lost = list[int](), list[str]()
+    line = Crowded(one)
+    near = channel.Channel(line, lambda kind, number, view: None, partial(lost.append, "engine"))
+    far = channel.Channel(
+        SocketLine(other), lambda kind, number, view: heard.append(number), partial(lost.append, "front")
+    )
+    near.put(frames.ACCEPT, 7, [b""], 0, os.open(os.devnull, os.O_RDONLY))
+    near.tell(frames.PING, 8)
+    await until_heard(lambda: heard == [7, 8] or bool(lost))
+    assert not lost
+    assert line.refused == 2
+    assert len(far.descriptors) == 1
+    line.refused = 0
+    near.tell(frames.PING, 9)
+    near.flush()
+    near.close()
+    await until_heard(lambda: lost == ["front"])
 
 
 def _has(running: RunningRouter, front: fleet.Front, number: int) -> bool:

@@ -7,6 +7,7 @@ it was received; whoever needs its bytes for longer copies them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import struct
 from collections import deque
@@ -26,6 +27,8 @@ HIGH, LOW = 4 << 20, 1 << 20
 _ROOM = 2 * FRAME_MAX
 _AT_ONCE = 512
 """Buffers handed to the system in one call."""
+CROWDED_S = 0.05
+"""When descriptors are tried again of which the system lets no more be under way."""
 
 Hear = Callable[[int, int, memoryview], None]
 """Takes the kind, the connection's number and the body of a frame, which is valid during the call."""
@@ -111,8 +114,12 @@ class Channel:
         except BlockingIOError:
             self._blocked = True
             self.line.wait_for_room(self._writable)
-        except OSError:
-            self._fail()
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                self._blocked = True
+                self._loop.call_later(CROWDED_S, self._writable)
+            else:
+                self._fail()
         if self.lags and self.backlog < LOW:
             # Not at once: who is relieved puts more, and whoever flushes is in the middle of something.
             self._loop.call_soon(self._relieve)
@@ -150,6 +157,8 @@ class Channel:
             out.popleft()
 
     def _writable(self) -> None:
+        if not self.is_open:
+            return
         self.line.wait_no_more()
         self._blocked = False
         self.flush()
