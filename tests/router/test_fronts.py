@@ -291,6 +291,28 @@ async def test_all_who_come_while_a_front_takes_nothing_get_to_it_when_it_does(
     assert fronts.restarted == 0
 
 
+async def test_who_comes_while_a_front_stands_still_is_given_to_another(tmp_path: Path) -> None:
+    """It may have the fewest connections, and whoever was given to it waited until it was killed."""
+    async with running_router(tmp_path, fronts=2) as running, contextlib.AsyncExitStack() as stack:
+        fronts = fronts_of(running)
+        await until_heard(lambda: all(front.is_up for front in fronts.fronts))
+        stopped, other = fronts.fronts
+        await stand_still(stopped.pid)
+        stack.callback(os.kill, stopped.pid, signal.SIGCONT)
+        for _ in range(2):
+            await fronts.look()
+            await until_heard(lambda: not other.missed)
+        for number in range(1, 4):
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            await until_heard(partial(has_come, fronts, number))
+        assert len(other.sessions) == 3
+        os.kill(stopped.pid, signal.SIGCONT)
+        await until_heard(lambda: not stopped.missed)
+        client = await running.connect()
+        assert len(stopped.sessions) == 1
+        await client.close()
+
+
 @contextlib.asynccontextmanager
 async def stopped_front(
     tmp_path: Path, limits: SessionLimits | None = None

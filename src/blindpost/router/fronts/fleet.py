@@ -216,9 +216,9 @@ class Fronts:
             front.channel.tell(frames.SETUP, 0, self.setup.written())
 
     def least(self) -> Front | None:
-        """The front with the fewest connections that takes one more."""
+        """The front with the fewest connections that takes one more; one that does not answer comes last."""
         able = [front for front in self.fronts if front.channel.takes_descriptors and self._serves(front)]
-        return min(able, key=lambda front: len(front.sessions), default=None)
+        return min(able, key=lambda front: (front.missed > 1, len(front.sessions)), default=None)
 
     def _serves(self, front: Front) -> bool:
         """One that starts serves in a moment, unless the last one did not come up: it would lose them all."""
