@@ -27,6 +27,7 @@ from blindpost.router.asking import Asked, ask
 from blindpost.router.changes import Wanted
 from blindpost.router.events import Commands
 from blindpost.router.fronts import channel, fleet, frames
+from blindpost.router.fronts.far import FarSession
 from blindpost.router.fronts.front import WORK_MAX, Carried, FrontProcess
 from blindpost.router.fronts.fronted import Fronted
 from blindpost.router.fronts.line import DESCRIPTORS_MAX, FOR_THE_ENGINE, SocketLine
@@ -62,6 +63,7 @@ from tests.support.router.routers import (
     pushed,
     running_router,
 )
+from tests.support.router.services import new_service, open_service, service_queues
 from tests.support.serving.commands import ENVIRONMENT, StartedRouter, edit, init, set_fronts, started
 from tests.support.serving.processes import RouterInProcess, router_in_process, until
 from tests.support.serving.waiting import until as until_heard
@@ -174,6 +176,23 @@ async def test_a_front_verifies_what_it_knows_and_is_believed_for_the_current_ke
         assert await client.send(DEL(), queue.recipient_id, renewed) == OK()
         await refused(client, SUB(), queue.recipient_id, renewed)
         await client.close()
+
+
+async def test_a_front_is_not_told_the_keys_of_services(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It verifies none of their commands: the keys of their many queues would displace those of others."""
+    learnt: list[bytes] = []
+    monkeypatch.setattr(FarSession, "learn", lambda session, entity_id, key: learnt.append(entity_id))
+    async with running_router(tmp_path, fronts=1) as running:
+        service, plain = await open_service(running, new_service()), await running.connect()
+        (of_service,) = await service_queues(service, 1)
+        await service.subs()
+        assert isinstance(await of_service.ask(service, SUB()), SOK)
+        queue = await new_queue(plain)
+        assert isinstance(await plain.send(SUB(), queue.recipient_id, queue.key), SOK)
+        assert learnt == [queue.recipient_id]
+        await plain.close()
 
 
 async def test_a_front_leaves_to_the_engine_what_would_keep_its_other_connections_waiting() -> None:

@@ -36,12 +36,15 @@ class Fronted(Router):
         self.plan.on_verified = self._verified
 
     def _verified(self, verified: Sequence[Asked]) -> None:
-        """Fronts learn the keys of what was verified here, so that the next time they can do it."""
+        """Fronts learn the keys of what was verified here, so that the next time they can do it.
+
+        For services they never do it.
+        """
         for one in verified:
             request, keys = one.request, one.keys
             if not one.authorized or not request.authorization or not keys or len(keys) != 1:
                 continue
-            if one.key == keys[0].raw:
+            if one.key == keys[0].raw or one.client.service is not None:
                 continue
             connection = self.connections.get(one.client.client_id)
             if connection is not None and connection.client is one.client and request.entity_id:
