@@ -149,9 +149,8 @@ def heavy(aim: Aim) -> bytes:
     name = b"TCHK" if aim.kind == "ntf" else b"SUB"
     room, items = aim.block - 32, list[bytes]()
     while True:
-        # Half of it is a number: one that is too large would be refused without any work.
-        signature = os.urandom(57) + bytes(57)
-        one = b"\x72" + signature + b"\x18" + os.urandom(24) + b"\x18" + os.urandom(24) + name
+        # Zeros are a point and a number below the order: random bytes would be refused without any work.
+        one = b"\x72" + bytes(114) + b"\x18" + os.urandom(24) + b"\x18" + os.urandom(24) + name
         if sum(map(len, items)) + len(one) + 2 > room:
             break
         items.append(len(one).to_bytes(2, "big") + one)
