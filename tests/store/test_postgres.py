@@ -15,7 +15,7 @@ import pytest
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.store import postgres as driver
 from blindpost.store.contract import Durability, StoreVersionError
-from blindpost.store.postgres import DatabaseInUseError, PostgresStore, Schema, Step, Work
+from blindpost.store.postgres import DatabaseInUseError, PostgresStore, Schema, Step, Work, snapshot
 from tests.support.store.postgres import PostgresServer
 from tests.support.store.wires import wired
 
@@ -157,6 +157,17 @@ async def test_a_database_has_one_owner(database: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(driver, "LOCK_WAIT_S", 10)
     async with opened(database):
         pass
+
+
+async def test_a_database_is_opened_while_somebody_reads_all_of_it(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `pg_dump` for a backup: a server that starts, or a standby, must not wait for its end."""
+    monkeypatch.setattr(driver, "LOCK_WAIT_S", 0.05)
+    async with opened(database):
+        pass
+    async with snapshot(database, SCHEMA), opened(database) as store:
+        await store.commit([put(a=1)], {})
 
 
 async def test_migrations_run_once_each_and_in_order(database: str) -> None:

@@ -100,6 +100,11 @@ CREATE TABLE IF NOT EXISTS state (
 ) WITH (fillfactor = 20)
 """
 
+_HAS_IDENTITY = """
+SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'state'::regclass AND attname = 'identity')
+"""
+"""Asked first: `ADD COLUMN IF NOT EXISTS` waits for everybody who reads the table, such as a backup."""
+
 _BEGIN = "UPDATE state SET commits = commits + 2"
 """A former owner that is in doubt about one commit must not take the first of ours for it."""
 
@@ -381,7 +386,8 @@ class PostgresStore:
         async with connection.transaction():
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema.name}"')
             await connection.execute(_STATE)
-            await connection.execute("ALTER TABLE state ADD COLUMN IF NOT EXISTS identity text")
+            if not await connection.fetchval(_HAS_IDENTITY):
+                await connection.execute("ALTER TABLE state ADD COLUMN identity text")
             await connection.execute(
                 "INSERT INTO state (version, commits) VALUES (0, 0) ON CONFLICT DO NOTHING"
             )
