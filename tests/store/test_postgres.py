@@ -327,22 +327,28 @@ async def test_a_database_with_another_history_is_not_served(
     assert "restart this server" in caplog.text
 
 
+def connects_later(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """It cannot reach its database again until this is set."""
+    may_connect, connect = asyncio.Event(), store._connect
+
+    async def connect_later() -> driver.Connection:
+        await may_connect.wait()
+        return await connect()
+
+    monkeypatch.setattr(store, "_connect", connect_later)
+    return may_connect
+
+
 @pytest.mark.parametrize("count", [0, 1, 2])
 async def test_a_commit_of_another_owner_is_never_taken_for_the_one_in_doubt(
     database: str, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """The other one came and went while this one could not reach the database."""
-    may_connect, displaced = asyncio.Event(), asyncio.Event()
+    displaced = asyncio.Event()
     async with wired(database) as (wire, dsn), opened(dsn) as store:
         store.on_displaced = displaced.set
         await store.commit([put(a=1)], {})
-        connect = store._connect
-
-        async def connect_later() -> driver.Connection:
-            await may_connect.wait()
-            return await connect()
-
-        monkeypatch.setattr(store, "_connect", connect_later)
+        may_connect = connects_later(store, monkeypatch)
         wire.cut(after=False)
         with pytest.raises(OutcomeUnknownError) as unknown:
             await store.commit([put(b=2)], {})
@@ -354,6 +360,41 @@ async def test_a_commit_of_another_owner_is_never_taken_for_the_one_in_doubt(
             await unknown.value.outcome
         await displaced.wait()
         assert store.is_away
+
+
+async def test_an_owner_does_not_resume_with_a_schema_that_another_one_has_begun_to_change(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is of a newer program, and its second migration failed."""
+    displaced = asyncio.Event()
+    newer = Schema("tests", (FIRST, "ALTER TABLE words RENAME TO terms", "SELECT 1 / 0"), ("words",))
+    async with opened(database) as store:
+        store.on_displaced = displaced.set
+        may_connect = connects_later(store, monkeypatch)
+        await kill_backend(store, database)
+        await gone(store)
+        with pytest.raises(StoreFailedError, match="division by zero"):
+            await PostgresStore.open(database, newer)
+        may_connect.set()
+        assert store._reconnecting is not None
+        await store._reconnecting
+        assert displaced.is_set()
+
+
+async def test_an_owner_whose_database_can_be_reached_but_not_used_gives_way_in_time(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    displaced = asyncio.Event()
+    async with opened(database) as store:
+        store.on_displaced, store.takeover_s = displaced.set, 0.3
+        other = await asyncpg.connect(database)
+        await other.execute("ALTER TABLE tests.state RENAME TO elsewhere")
+        await other.close()
+        await kill_backend(store, database)
+        await gone(store)
+        async with asyncio.timeout(10):
+            await displaced.wait()
+        assert caplog.text.count("the database cannot be used, trying again") == 1
 
 
 async def test_an_owner_that_cannot_reach_its_database_gives_way_in_time(

@@ -106,7 +106,8 @@ SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'state'::regclass AND
 """Asked first: `ADD COLUMN IF NOT EXISTS` waits for everybody who reads the table, such as a backup."""
 
 _BEGIN = "UPDATE state SET commits = commits + 2"
-"""A former owner that is in doubt about one commit must not take the first of ours for it."""
+"""A former owner that is in doubt about one commit must not take the first of ours for it. Nor must it resume
+with a schema that we have begun to change."""
 
 _HAS_OWNER = """
 SELECT EXISTS (SELECT 1 FROM pg_locks
@@ -151,7 +152,6 @@ class PostgresStore:
             raise DatabaseAwayError(f"the database cannot be opened: {store._told(error)}") from None
         try:
             await store._migrate(connection)
-            await connection.execute(_BEGIN)
             store._commits, store.counts = await store._state(connection)
         except FAILURES as error:
             failed = DatabaseAwayError if _may_be_over(connection, error) else StoreFailedError
@@ -304,26 +304,27 @@ class PostgresStore:
         lost = clock()
         while True:
             try:
-                connection = await self._connect()
+                connection, commits, counts = await self._connect_again()
+                break
             except (*FAILURES, StoreFailedError, ValueError) as error:
                 is_over = isinstance(error, DatabaseInUseError) or clock() - lost >= self.takeover_s
                 if is_over and self.on_displaced is not None:
                     self._displaced(self.on_displaced)
                     return
                 if wait_s == RETRY_FIRST_S:
-                    log.warning("the database cannot be reached, trying again: %s", self._told(error))
+                    log.warning("the database cannot be used, trying again: %s", self._told(error))
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_MAX_S)
-                continue
-            try:
-                commits, counts = await self._state(connection)
-            except FAILURES as error:
-                connection.terminate()
-                log.warning("the database was lost again: %s", self._told(error))
-                continue
-            break
         self.connects += 1
         self._resume(connection, commits, counts)
+
+    async def _connect_again(self) -> tuple[Connection, int, dict[str, int]]:
+        connection = await self._connect()
+        try:
+            return connection, *await self._state(connection)
+        except BaseException:
+            connection.terminate()
+            raise
 
     def _resume(self, connection: Connection, commits: int, counts: dict[str, int]) -> None:
         outcome, self._outcome = self._outcome, None
@@ -394,6 +395,7 @@ class PostgresStore:
         done: int = await connection.fetchval("SELECT version FROM state")
         if done > len(migrations):
             raise StoreVersionError(done, len(migrations))
+        await connection.execute(_BEGIN)
         for number, migration in enumerate(migrations[done:], start=done + 1):
             async with connection.transaction():
                 await connection.execute("SET LOCAL statement_timeout = 0")
