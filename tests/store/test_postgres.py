@@ -15,7 +15,15 @@ import pytest
 from blindpost.engine.loop import OutcomeUnknownError, StoreFailedError
 from blindpost.store import postgres as driver
 from blindpost.store.contract import Durability, StoreVersionError
-from blindpost.store.postgres import DatabaseInUseError, PostgresStore, Schema, Step, Work, snapshot
+from blindpost.store.postgres import (
+    DatabaseAwayError,
+    DatabaseInUseError,
+    PostgresStore,
+    Schema,
+    Step,
+    Work,
+    snapshot,
+)
 from tests.support.store.postgres import PostgresServer
 from tests.support.store.wires import wired
 
@@ -168,6 +176,22 @@ async def test_a_database_is_opened_while_somebody_reads_all_of_it(
         pass
     async with snapshot(database, SCHEMA), opened(database) as store:
         await store.commit([put(a=1)], {})
+
+
+async def test_a_migration_that_has_to_wait_for_others_may_be_tried_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby with a newer program waits for the end of a backup instead of ending itself."""
+    monkeypatch.setattr(driver, "LOCK_WAIT_S", 0.05)
+    async with opened(database):
+        pass
+    newer = Schema("tests", (FIRST, "ALTER TABLE words RENAME COLUMN value TO number"), ("words",))
+    async with snapshot(database, SCHEMA) as reader:
+        await reader.fetch("SELECT * FROM words")
+        with pytest.raises(DatabaseAwayError, match="cannot be prepared: canceling statement due to lock"):
+            await PostgresStore.open(database, newer)
+    async with opened(database, newer):
+        pass
 
 
 async def test_migrations_run_once_each_and_in_order(database: str) -> None:

@@ -206,3 +206,19 @@ async def test_a_replica_is_neither_owned_nor_free_until_it_is_promoted() -> Non
 
                 await until(is_back)
             await operator.close()
+
+
+async def test_a_database_that_is_set_to_read_only_is_waited_for(database: str) -> None:
+    name = database.split("/")[3].split("?")[0]
+    async with owned(database):
+        pass
+    operator = await asyncpg.connect(database)
+    await operator.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with pytest.raises(DatabaseAwayError, match="it is set to read-only"):
+        await PostgresStore.open(database, SCHEMA)
+    candidate = Candidate(shared(database))
+    async with waiting(candidate) as task:
+        await says(candidate, "the database cannot be used: it is set to read-only")
+        await operator.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+        await task
+    await operator.close()

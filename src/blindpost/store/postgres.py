@@ -52,6 +52,8 @@ OWNER = "blindpost owner"
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _ENDINGS = ("08", "57P")
 """Classes of errors that end the connection, whatever happened to the statement."""
+_PASSING = ("53", "55P03", "57014")
+"""Errors of a database that has no room, or of which others use the tables that a migration changes."""
 
 
 class DatabaseInUseError(StoreFailedError):
@@ -59,7 +61,7 @@ class DatabaseInUseError(StoreFailedError):
 
 
 class DatabaseAwayError(StoreFailedError):
-    """The database cannot be reached; it may be later."""
+    """The database cannot be used now; it may be later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ class PostgresStore:
             await store._migrate(connection)
             store._commits, store.counts = await store._state(connection)
         except FAILURES as error:
-            failed = DatabaseAwayError if _may_be_over(connection, error) else StoreFailedError
+            may_pass = _may_be_over(connection, error) or _is_of(error, _PASSING)
+            failed = DatabaseAwayError if may_pass else StoreFailedError
             connection.terminate()
             raise failed(f"the database cannot be prepared: {store._told(error)}") from None
         except BaseException:
@@ -422,9 +425,14 @@ def told(error: Exception, dsn: str) -> str:
 
 
 async def demand_writable(connection: Connection) -> None:
-    """A replica gives out locks of its own, which say nothing of who owns the database."""
+    """A replica gives out locks of its own, which say nothing of who owns the database.
+
+    Others are set to read-only, as a provider does with one whose disk is full.
+    """
     if await connection.fetchval("SELECT pg_is_in_recovery()"):
         raise asyncpg.InterfaceError("it is a replica, which takes no writes")
+    if await connection.fetchval("SELECT current_setting('transaction_read_only')::boolean"):
+        raise asyncpg.InterfaceError("it is set to read-only (default_transaction_read_only)")
 
 
 @contextlib.asynccontextmanager
@@ -498,7 +506,11 @@ def _may_be_over(connection: Connection, error: Exception) -> bool:
     """Whether the connection may have ended with this error, leaving the statement's outcome unknown."""
     if connection.is_closed() or isinstance(error, OSError | asyncpg.InternalClientError):
         return True
-    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "08").startswith(_ENDINGS)
+    return _is_of(error, _ENDINGS)
+
+
+def _is_of(error: Exception, classes: tuple[str, ...]) -> bool:
+    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "08").startswith(classes)
 
 
 def session_settings(schema: Schema, durability: Durability) -> dict[str, str]:
