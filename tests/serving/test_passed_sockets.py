@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blindpost.wire.smp.commands import PING
 from blindpost.wire.smp.responses import PONG
-from tests.support.serving.commands import StartedRouter, edit, init
+from tests.support.serving.commands import StartedRouter, edit, init, run
 from tests.support.serving.passing import pass_sockets
 
 
@@ -43,6 +43,32 @@ async def test_whoever_connects_between_a_kill_and_the_next_start_waits_and_is_s
             assert isinstance(await client.send(PING()), PONG)
             await client.close()
             writer.close()
+            assert await router.end(signal.SIGTERM) == 0
+        finally:
+            await router.close()
+
+
+async def test_an_upgraded_router_has_every_socket_that_was_passed(tmp_path: Path) -> None:
+    """Also those that it did not need before: the supervisor holds these ports."""
+    folder = tmp_path / "router"
+    init(folder)
+    with contextlib.ExitStack() as stack:
+        passed = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        first, second, idle = (sock.getsockname()[1] for sock in passed)
+        edit(folder, "ports = [0]", f"ports = [{first}]")
+        router = StartedRouter(folder)
+        pass_sockets(router.child, passed)
+        try:
+            await router.start()
+            edit(folder, f"ports = [{first}]", f"ports = [{first}, {second}]")
+            for number in (1, 2):
+                await asyncio.to_thread(run, "router", "upgrade", "-c", folder)
+                router.status = await router.ask("status")
+                assert (router.status["upgrades"], router.status["ports"]) == (number, [first, second])
+                await (await router.connect()).close()
+            told = [line for line in router.log.splitlines() if b"the supervisor passed a socket at" in line]
+            unused = [[first, second, idle].index(int(line.split(b", ")[1].split(b")")[0])) for line in told]
+            assert unused == [1, 2, 2, 2]
             assert await router.end(signal.SIGTERM) == 0
         finally:
             await router.close()

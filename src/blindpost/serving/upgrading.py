@@ -81,7 +81,7 @@ def gave_way() -> bool:
 def successor(*, gives_way: bool) -> Successor:
     """Keep the listening sockets for it, unless a standby serves meanwhile."""
     left = {GAVE_WAY: "1"} if gives_way else listening.left_open()
-    return {**left, COUNT: str(count() + 1)}
+    return {**left, **listening.passed_on(), COUNT: str(count() + 1)}
 
 
 def replace(found: Successor) -> NoReturn:

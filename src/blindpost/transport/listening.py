@@ -4,7 +4,7 @@ A program that is about to be replaced keeps its listening sockets open and name
 variable. Connections wait in the system's queue meanwhile. What the new program does not ask for is closed.
 
 A supervisor may own the sockets instead, and pass them at every start as systemd does (LISTEN_FDS): then
-nobody is refused even while a program that was killed is started again.
+nobody is refused even while a program that was killed is started again. The next program gets all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ It tries this often even when no file can be opened, and each failure schedules 
 with more than one at a time the retries multiply without end.
 """
 VARIABLE = "BLINDPOST_LISTENING"
+PASSED = "BLINDPOST_PASSED"
 FIRST_PASSED = 3
 """The descriptor at which a supervisor begins."""
 
@@ -93,10 +94,7 @@ class TcpListener:
 
     def duplicates(self) -> list[int]:
         """Descriptors of the same sockets, which a program that is started from here has too."""
-        found = [os.dup(sock.fileno()) for sock in self._sockets()]
-        for descriptor in found:
-            os.set_inheritable(descriptor, True)
-        return found
+        return [_duplicate(sock) for sock in self._sockets()]
 
 
 _listeners: set[TcpListener] = set()
@@ -105,9 +103,21 @@ _passed: dict[socket.socket, bool] = {}
 """What a supervisor passed, and whether anybody listens there. It stays open: a server may listen again."""
 
 
+def _duplicate(sock: socket.socket) -> int:
+    descriptor = os.dup(sock.fileno())
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
 def left_open() -> dict[str, str]:
     """Keep what is listened on open for the next program: the variable that names it."""
-    return {VARIABLE: json.dumps([[*listener.key, listener.duplicates()] for listener in _listeners])}
+    own = [listener for listener in _listeners if not any(_is_at(sock, *listener.key) for sock in _passed)]
+    return {VARIABLE: json.dumps([[*listener.key, listener.duplicates()] for listener in own])}
+
+
+def passed_on() -> dict[str, str]:
+    """Keep what a supervisor passed for the next program, which has no other way to these ports."""
+    return {PASSED: json.dumps([_duplicate(sock) for sock in _passed])}
 
 
 def inherit() -> None:
@@ -116,12 +126,14 @@ def inherit() -> None:
         _inherited[host, port] = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for sock in _inherited[host, port]:
             sock.set_inheritable(False)
+    passed: list[int] = json.loads(os.environ.pop(PASSED, "[]"))
     pid, count, _ = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
     if pid == str(os.getpid()) and count.isdecimal():
-        for descriptor in range(FIRST_PASSED, FIRST_PASSED + int(count)):
-            sock = socket.socket(fileno=descriptor)
-            sock.set_inheritable(False)
-            _passed[sock] = False
+        passed += range(FIRST_PASSED, FIRST_PASSED + int(count))
+    for descriptor in passed:
+        sock = socket.socket(fileno=descriptor)
+        sock.set_inheritable(False)
+        _passed[sock] = False
 
 
 def _passed_for(host: str | None, port: int) -> list[socket.socket]:
