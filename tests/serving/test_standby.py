@@ -190,6 +190,28 @@ async def test_a_mistake_in_the_settings_is_told_and_does_not_keep_a_standby_fro
     assert b"it takes over with the settings that it had" in standby.log
 
 
+@pytest.mark.parametrize("by_signal", [False, True], ids=["asked", "signalled"])
+async def test_a_standby_takes_a_corrected_database_from_its_settings(
+    pair: tuple[Started, Started], database: str, by_signal: bool
+) -> None:
+    """Such as a new password: while it waits with the former one it would never take over."""
+    server, _ = pair
+    wrong = database.replace("tests@", "nobody@")
+    change(server.folder, DS, (database, wrong))
+    await server.start()
+    await server.told(b"the database cannot be used")
+    change(server.folder, DS, (f'database = "{wrong}"', "database = 1"))
+    if by_signal:
+        server.child.send(signal.SIGHUP)
+        await server.told(b"nothing was changed")
+    change(server.folder, DS, ("database = 1", f'database = "{database}"'))
+    if by_signal:
+        server.child.send(signal.SIGHUP)
+    else:
+        await server.ask("reload")
+    await becomes(server, "running")
+
+
 async def test_a_standby_that_does_not_see_its_database_is_not_well(tmp_path: Path) -> None:
     await asyncio.to_thread(make, DS, tmp_path / "one")
     shared(DS, tmp_path / "one", f"postgresql://tests@/missing?host={tmp_path}")

@@ -447,10 +447,11 @@ async def _has_turn(place: Place[Any], shared: Shared, *, yields_s: float) -> bo
     endings = (signal.SIGTERM, signal.SIGINT)
     for number in endings:
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "a standby reads its settings when it takes over")
+    standby = Standby(place, shared, stop, yields_s=yields_s)
+    loop.add_signal_handler(signal.SIGHUP, standby.hung_up)
     loop.add_signal_handler(signal.SIGUSR2, log.warning, "%s", NOT_UPGRADED)
     try:
-        return await Standby(place, shared, stop, yields_s=yields_s).wait()
+        return await standby.wait()
     finally:
         for number in endings:
             loop.remove_signal_handler(number)

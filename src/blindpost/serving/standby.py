@@ -103,9 +103,23 @@ class Standby:
             "schema": self._place.schema,
         }
 
+    def hung_up(self) -> None:
+        """SIGHUP."""
+        try:
+            self._read_again()
+        except OperatorError as error:
+            log.error("nothing was changed: %s", error)
+        else:
+            log.info("a standby takes its database from its settings now, and the rest when it takes over")
+
+    def _read_again(self) -> None:
+        """What it waits for may have changed, such as a password; whether it can take over is told now."""
+        fresh: Shared | None = type(self._place).read(self._place.file).shared
+        if fresh is not None:
+            self._candidate.shared = fresh
+
     async def _reload(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        """It reads its files when it takes over; whether it can is told now."""
-        type(self._place).read(self._place.file)
+        self._read_again()
         return {"taken": [], "after_a_restart": []}
 
     async def _upgrade(self, _request: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,7 +90,8 @@ class Candidate:
 
     def __init__(self, shared: Shared, *, yields_s: float = 0.0) -> None:
         """For `yields_s` another goes first, if one comes."""
-        self._shared = shared
+        self.shared = shared
+        """What takes its place counts from the next connection on."""
         self._yields_until = time.monotonic() + yields_s
         self.sentence = LOOKS
         """What it waits for."""
@@ -100,24 +101,24 @@ class Candidate:
     async def wait(self) -> None:
         """Return when nobody owns the database."""
         while True:
+            shared = self.shared
             try:
-                async with _connected(self._shared) as connection:
-                    return await self._watch(connection)
+                async with _connected(shared) as connection:
+                    return await self._watch(connection, shared)
             except (*FAILURES, ValueError) as error:
                 self.follows = False
-                sentence = f"the database cannot be used: {told(error, self._shared.dsn)}"
+                sentence = f"the database cannot be used: {told(error, shared.dsn)}"
                 if sentence != self.sentence:
                     log.warning("%s", sentence)
                 self.sentence = sentence
                 await asyncio.sleep(RETRY_S)
 
-    async def _watch(self, connection: Connection) -> None:
-        shared = self._shared
+    async def _watch(self, connection: Connection, shared: Shared) -> None:
         await demand_writable(connection)
         self.sentence, self.follows = FOLLOWS, True
         lock = shared.schema.lock
         while True:
-            if await self._is_of_another(connection):
+            if await self._is_of_another(connection, shared.identity):
                 await asyncio.sleep(POLL_S)
                 continue
             if await connection.fetchval(_FREE, lock):
@@ -133,10 +134,10 @@ class Candidate:
             self._judge(is_blind=row is not None and row["hidden"] > 0)
             await asyncio.sleep(POLL_S)
 
-    async def _is_of_another(self, connection: Connection) -> bool:
+    async def _is_of_another(self, connection: Connection, own: str) -> bool:
         """Whether clients of this database's owner would refuse us: who started with keys of its own must
         not take over."""
-        own, theirs = self._shared.identity, None
+        theirs = None
         if own:
             with contextlib.suppress(asyncpg.UndefinedTableError):  # nobody has owned it yet
                 theirs = await connection.fetchval(_WHOSE)
