@@ -150,6 +150,30 @@ async def test_who_waits_for_a_database_that_nobody_had_or_of_an_older_program_d
             await says(candidate, FOLLOWS)
 
 
+async def test_an_owner_is_cut_off_after_its_time_whatever_the_clock_of_the_database_shows(
+    database: str,
+) -> None:
+    """That clock may be set forward by a minute while the owner lives, or back while it is frozen."""
+    mine, shown_silent = Shared(database, SCHEMA, 0.05), "SELECT clock_timestamp() - state_change > '0.1 s'"
+    time = 0.0
+    async with owned(database) as store, waiting(Candidate(mine, now=lambda: time)) as task:
+        operator = await asyncpg.connect(database)
+
+        async def shows_silence() -> bool:
+            of_owner = f"{shown_silent} FROM pg_stat_activity WHERE application_name = 'blindpost owner'"
+            return bool(await operator.fetchval(of_owner))
+
+        await until(shows_silence)
+        await asks_again(database, mine)
+        await store.fetch("SELECT 1")
+        await asks_again(database, mine)
+        time += 0.05
+        await task
+        with pytest.raises(StoreFailedError):
+            await store.fetch("SELECT 1")
+        await operator.close()
+
+
 async def test_an_owner_that_it_could_not_cut_off_is_told(database: str) -> None:
     """Another role does not see what a session does."""
     async with owned(database) as store:

@@ -2,7 +2,8 @@
 
 The owner's session says something every second. A session that the database waits for in vain was frozen, or
 its network is gone: the database ends it on request. Only then is its lock free, so that an owner that comes
-back finds itself without the database and cannot write to it. Silence is measured by the database's clock.
+back finds itself without the database and cannot write to it. It is silent if the database shows the same
+last sign of it for long enough: whose clock jumps does not matter.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -45,10 +48,10 @@ _FREE = "SELECT pg_try_advisory_xact_lock($1)"
 
 _CUT_SILENT = """
 SELECT
-    count(CASE WHEN wait_event_type = 'Client'
-        AND clock_timestamp() - state_change > $4 * interval '1 second'
+    count(CASE WHEN wait_event_type = 'Client' AND state_change = $4
         THEN pg_terminate_backend(pid) END) AS cut,
-    count(*) FILTER (WHERE state_change IS NULL) AS hidden
+    count(*) FILTER (WHERE state_change IS NULL) AS hidden,
+    max(state_change) AS heard
 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -88,11 +91,18 @@ class Shared:
 class Candidate:
     """A server that waits for its turn."""
 
-    def __init__(self, shared: Shared, *, yields_s: float = 0.0) -> None:
+    def __init__(
+        self, shared: Shared, *, yields_s: float = 0.0, now: Callable[[], float] = time.monotonic
+    ) -> None:
         """For `yields_s` another goes first, if one comes."""
         self.shared = shared
         """What takes its place counts from the next connection on."""
-        self._yields_until = time.monotonic() + yields_s
+        self._now = now
+        self._yields_until = now() + yields_s
+        self._heard: datetime | None = None
+        """When the owner said something last, as the database tells it."""
+        self._heard_at = now()
+        """Since when the database tells that."""
         self.sentence = LOOKS
         """What it waits for."""
         self.follows = False
@@ -122,16 +132,19 @@ class Candidate:
                 await asyncio.sleep(POLL_S)
                 continue
             if await connection.fetchval(_FREE, lock):
-                if time.monotonic() >= self._yields_until:
+                if self._now() >= self._yields_until:
                     return
                 await asyncio.sleep(POLL_S)
                 continue
             self._yields_until = 0.0
             named: tuple[Any, ...] = divmod(lock % 2**64, 2**32)
-            row = await connection.fetchrow(_CUT_SILENT, *named, OWNER, shared.takeover_s)
-            if row is not None and row["cut"]:
+            silent = self._heard if self._now() - self._heard_at >= shared.takeover_s else None
+            ((cut, hidden, heard),) = await connection.fetch(_CUT_SILENT, *named, OWNER, silent)
+            if heard != self._heard:
+                self._heard, self._heard_at = heard, self._now()
+            if cut:
                 log.warning("the owner of the database was silent for %g s: it is cut off", shared.takeover_s)
-            self._judge(is_blind=row is not None and row["hidden"] > 0)
+            self._judge(is_blind=hidden > 0)
             await asyncio.sleep(POLL_S)
 
     async def _is_of_another(self, connection: Connection, own: str) -> bool:
