@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from blindpost.ds.process import DsService
@@ -270,6 +271,29 @@ async def test_a_server_that_stops_does_not_hand_over(
         assert not process.displaced
     finally:
         await process.service.close()
+
+
+async def test_a_server_says_that_it_lives_while_it_begins(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the one that waits would take a long beginning for the silence of one that is frozen."""
+    await asyncio.to_thread(make, DS, tmp_path / "one")
+    shared(DS, tmp_path / "one", database)
+    process = await Process.open(DsService, DsPlace.read(tmp_path / "one"))
+    operator = await asyncpg.connect(database)
+    heard = "SELECT max(state_change) FROM pg_stat_activity WHERE application_name = 'blindpost owner'"
+
+    async def begin(_service: DsService) -> None:
+        opened = await operator.fetchval(heard)
+
+        async def lives() -> bool:
+            return bool(await operator.fetchval(heard) > opened)
+
+        await until(lives)
+
+    monkeypatch.setattr(DsService, "begin", begin)
+    await process.run(process.stop)
+    await operator.close()
 
 
 async def one_serves(servers: tuple[Started, Started]) -> None:

@@ -81,10 +81,10 @@ class EngineService(Service[P]):
         self._core.store.close()
 
     def rounds(self) -> list[Round]:
-        memory = Round("the memory check", LOOK_S, MemoryGuard(self.limits, self.memory).look)
-        if self._database is None:
-            return [memory]
-        return [memory, Round("the sign of life", SIGN_S, self._database.sign)]
+        return [Round("the memory check", LOOK_S, MemoryGuard(self.limits, self.memory).look)]
+
+    def signs(self) -> list[Round]:
+        return [] if self._database is None else [Round("the sign of life", SIGN_S, self._database.sign)]
 
     @property
     def _database(self) -> Owned | None:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import blindpost
@@ -30,7 +30,7 @@ from blindpost.serving.logs import keep_quiet, log
 from blindpost.serving.place import WAITING, WAITING_HELP, Place
 from blindpost.serving.prometheus import Text
 from blindpost.serving.reloading import changed_settings, divided, with_taken
-from blindpost.serving.service import Ports, Service
+from blindpost.serving.service import Ports, Round, Service
 from blindpost.serving.supervisor import Supervisor
 from blindpost.serving.tasks import Tasks
 from blindpost.serving.upgrading import Successor
@@ -139,14 +139,14 @@ class Process(Generic[V]):
         try:
             if (shared := self.place.shared) is not None:
                 service.on_displaced(self.give_way, shared.takeover_s)
+            self._repeat(service.signs())
             await service.claim()
             await service.begin()
             if self._journal is not None:
                 await self._journal.begin()
             tasks.start(WORK, service.work)
             await self._listen()
-            for each in service.rounds():
-                tasks.repeat(each.name, each.every_s, each.work, at_start=each.at_start)
+            self._repeat(service.rounds())
             for name, work in service.tasks().items():
                 tasks.start(name, work)
             if self._journal is not None:
@@ -158,6 +158,10 @@ class Process(Generic[V]):
             await self._stop.wait()
         finally:
             await self._end()
+
+    def _repeat(self, rounds: Iterable[Round]) -> None:
+        for each in rounds:
+            self.tasks.repeat(each.name, each.every_s, each.work, at_start=each.at_start)
 
     async def _listen(self) -> None:
         metrics = self.place.settings.metrics

@@ -39,9 +39,9 @@ class Round:
 class Service(ABC, Generic[P]):
     """One server, apart from its process.
 
-    The frame calls `begin`, starts `work`, calls `listen`, and starts `rounds` and `tasks`. At the end it
-    calls `stop_listening`, ends the background work, calls `stop`, waits for `work`, then `drain` and
-    `close`.
+    The frame starts `signs`, calls `begin`, starts `work`, calls `listen`, and starts `rounds` and `tasks`.
+    At the end it calls `stop_listening`, ends the background work, calls `stop`, waits for `work`, then
+    `drain` and `close`.
     """
 
     role: ClassVar[str]
@@ -100,6 +100,10 @@ class Service(ABC, Generic[P]):
         return DRAIN_S
 
     def rounds(self) -> Sequence[Round]:
+        return ()
+
+    def signs(self) -> Sequence[Round]:
+        """Rounds that start before `begin`, which may take its time."""
         return ()
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
