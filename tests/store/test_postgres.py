@@ -333,11 +333,18 @@ async def test_a_silent_database_is_treated_as_lost(database: str, monkeypatch: 
         assert store.connects == 1
 
 
+@pytest.mark.parametrize(
+    ("has_standby", "told"),
+    [(False, "restart this server"), (True, "it lost commits that were answered")],
+    ids=["alone", "of a pair"],
+)
 async def test_a_database_with_another_history_is_not_served(
-    database: str, caplog: pytest.LogCaptureFixture
+    database: str, caplog: pytest.LogCaptureFixture, has_standby: bool, told: str
 ) -> None:
     """Restored from a backup or written by another process: memory and store would disagree."""
+    displaced = asyncio.Event()
     async with opened(database) as store:
+        store.on_displaced = displaced.set if has_standby else None
         await store.commit([put(a=1)], {})
         other = await asyncpg.connect(database)
         await other.execute("UPDATE tests.state SET commits = 0")
@@ -348,7 +355,8 @@ async def test_a_database_with_another_history_is_not_served(
         await store._reconnecting
         with pytest.raises(StoreFailedError):
             await store.fetch("SELECT 1")
-    assert "restart this server" in caplog.text
+    assert displaced.is_set() is has_standby
+    assert told in caplog.text
 
 
 def connects_later(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:

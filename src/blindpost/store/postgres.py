@@ -336,6 +336,9 @@ class PostgresStore:
             # What this server remembers of its queues and what is stored date from different times.
             connection.terminate()
             if self.on_displaced is not None:
+                if commits < self._commits:
+                    told = "the database is at commit %d, not at %d: it lost commits that were answered"
+                    log.critical(told, commits, self._commits)
                 self._outcome = outcome
                 self._displaced(self.on_displaced)
                 return
