@@ -138,6 +138,26 @@ async def test_a_server_with_keys_of_its_own_does_not_take_over(database: str) -
         await says(stranger, FOLLOWS)
 
 
+async def test_a_server_whose_program_is_too_old_does_not_take_over(
+    database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would end when it should serve. Nor can anybody hand over to it."""
+    newer, candidate = Schema("tests", ("SELECT 1",), ()), Candidate(shared(database))
+    async with owned(database), waiting(candidate):
+        await says(candidate, FOLLOWS)
+    too_old = "this store has schema version 1, this program knows versions up to 0"
+    async with owned(database, newer), waiting(candidate):
+        await says(candidate, too_old)
+        assert not candidate.follows
+        await counts(database, SCHEMA, some=False)
+    monkeypatch.setattr(ownership, "RETRY_S", 0.01)
+    async with waiting(candidate) as task:
+        for _ in range(2):
+            await asks_again(database, shared(database))
+        assert not task.done()
+    assert caplog.text.count(too_old) == 1
+
+
 async def test_who_waits_for_a_database_that_nobody_had_or_of_an_older_program_does_not_mind(
     database: str,
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import asyncpg
 
-from blindpost.store.contract import Durability
+from blindpost.store.contract import Durability, StoreVersionError, seen
 from blindpost.store.postgres import (
     CONNECT_S,
     FAILURES,
@@ -65,7 +65,7 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND app
     AND clock_timestamp() - state_change < $2 * interval '1 second'
 """
 
-_WHOSE = "SELECT to_jsonb(state) ->> 'identity' FROM state"
+_OWNED = "SELECT version, to_jsonb(state) ->> 'identity' AS identity FROM state"
 """Older programs write no name down."""
 
 LOOKS = "it has not heard of the database yet"
@@ -115,7 +115,7 @@ class Candidate:
             try:
                 async with _connected(shared) as connection:
                     return await self._watch(connection, shared)
-            except (*FAILURES, ValueError) as error:
+            except (*FAILURES, ValueError, StoreVersionError) as error:
                 self.follows = False
                 sentence = f"the database cannot be used: {told(error, shared.dsn)}"
                 if sentence != self.sentence:
@@ -125,10 +125,11 @@ class Candidate:
 
     async def _watch(self, connection: Connection, shared: Shared) -> None:
         await demand_writable(connection)
-        self.sentence, self.follows = FOLLOWS, True
+        if not await self._is_of_another(connection, shared):
+            self.sentence, self.follows = FOLLOWS, True
         lock = shared.schema.lock
         while True:
-            if await self._is_of_another(connection, shared.identity):
+            if await self._is_of_another(connection, shared):
                 await asyncio.sleep(POLL_S)
                 continue
             if await connection.fetchval(_FREE, lock):
@@ -147,14 +148,17 @@ class Candidate:
             self._judge(is_blind=hidden > 0)
             await asyncio.sleep(POLL_S)
 
-    async def _is_of_another(self, connection: Connection, own: str) -> bool:
+    async def _is_of_another(self, connection: Connection, shared: Shared) -> bool:
         """Whether clients of this database's owner would refuse us: who started with keys of its own must
-        not take over."""
-        theirs = None
-        if own:
-            with contextlib.suppress(asyncpg.UndefinedTableError):  # nobody has owned it yet
-                theirs = await connection.fetchval(_WHOSE)
-        if theirs in (None, own):
+        not take over. `StoreVersionError` if this program is too old for it."""
+        row = None
+        with contextlib.suppress(asyncpg.UndefinedTableError):  # nobody has owned it yet
+            row = await connection.fetchrow(_OWNED)
+        if row is None:
+            return False
+        seen(row["version"], len(shared.schema.migrations))
+        own, theirs = shared.identity, row["identity"]
+        if not own or theirs in (None, own):
             return False
         sentence = (
             f"the database belongs to the server {theirs}, and this one is {own}: clients would refuse it. "
