@@ -11,17 +11,21 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blindpost.cli import output
+from blindpost.ds.process import DsService
 from blindpost.ds.settings import DsPlace
 from blindpost.router.running.settings import RouterPlace
 from blindpost.serving import control, upgrading
+from blindpost.serving import process as processes
 from blindpost.serving.children import free_port
 from blindpost.serving.control import NotRunningError
 from blindpost.serving.failures import OperatorError
-from blindpost.serving.place import ask_running
+from blindpost.serving.place import Place, ask_running
+from blindpost.serving.process import Process
 from blindpost.store.postgres import CONNECT_S
 from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
@@ -178,6 +182,36 @@ async def test_one_upgrade_at_a_time(tmp_path: Path) -> None:
         assert (await router.ask("status"))["upgrades"] == 1
         assert await router.end(signal.SIGTERM) == 0
         assert [line for line in router.log.splitlines() if b"ERROR" in line] == []
+
+
+async def test_a_signal_does_not_end_a_server_that_is_about_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop, which handles it, is closed a moment before; nor does a second upgrade begin."""
+    asked: list[Place[Any]] = []
+
+    async def would_start(place: Place[Any]) -> None:
+        asked.append(place)
+
+    monkeypatch.setattr(upgrading, "check", would_start)
+    await asyncio.to_thread(make, DS, tmp_path / "one")
+    running: list[Process[DsService]] = []
+
+    def ready(process: Process[DsService]) -> None:
+        running.append(process)
+        process.asked_to_upgrade()
+
+    handled = (signal.SIGHUP, signal.SIGUSR2)
+    try:
+        assert await processes._serve(DsService, DsPlace.read(tmp_path / "one"), ready) is not None
+        assert [signal.getsignal(number) for number in handled] == [signal.SIG_IGN, signal.SIG_IGN]
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+    (process,) = running
+    with pytest.raises(OperatorError, match="it is stopping already"):
+        await process.upgrade()
+    assert len(asked) == 1
 
 
 async def test_stopping_while_the_installed_program_is_asked_leaves_nothing_behind(tmp_path: Path) -> None:

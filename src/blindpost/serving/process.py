@@ -278,14 +278,18 @@ class Process(Generic[V]):
             )
         if not await _standby_waits(shared):
             raise OperatorError("no standby waits for this database: start one first. Nothing was changed.")
-        if self._stop.is_set():
-            raise OperatorError("it is stopping already.")
+        self._demand_unstopped()
         log.info("handing over: no new connections, answering what was accepted")
         self.give_way()
         return {}
 
+    def _demand_unstopped(self) -> None:
+        if self._stop.is_set():
+            raise OperatorError("it is stopping already.")
+
     async def upgrade(self) -> None:
         """Give way to the program as it is installed now, if it would start here."""
+        self._demand_unstopped()
         if self._upgrading.locked():
             raise OperatorError("an upgrade is under way already.")
         async with self._upgrading:
@@ -294,8 +298,7 @@ class Process(Generic[V]):
     async def _make_way(self) -> None:
         await upgrading.check(self.place)
         gives_way = self.place.shared is not None and await _standby_waits(self.place.shared)
-        if self._stop.is_set():
-            raise OperatorError("it is stopping already.")
+        self._demand_unstopped()
         after = (
             "the standby serves, the installed program waits"
             if gives_way
@@ -396,8 +399,11 @@ async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor
             continue
         if process.told_to_stop:
             return None
-        if process.successor is not None or not process.displaced:
+        if process.successor is not None:
+            upgrading.ignore_signals()
             return process.successor
+        if not process.displaced:
+            return None
         yields_s = YIELD_S
     return None
 

@@ -84,9 +84,15 @@ def successor(*, gives_way: bool) -> Successor:
     return {**left, **listening.passed_on(), COUNT: str(count() + 1)}
 
 
-def replace(found: Successor) -> NoReturn:
-    """Become the new program. Signals that it does not handle yet must not end it."""
+def ignore_signals() -> None:
+    """Those that the new program does not handle yet must not end it, nor the old one without its loop."""
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGHUP, signal.SIGUSR2):
+        loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
+
+
+def replace(found: Successor) -> NoReturn:
+    """Become the new program."""
     words = [sys.executable, *sys.orig_argv[1:]]
     os.execve(sys.executable, words, {**os.environ, **found})  # noqa: S606 - our own command
