@@ -16,6 +16,7 @@ import pytest
 
 from blindpost.ds.process import DsService
 from blindpost.ds.settings import DsPlace
+from blindpost.ntf.settings import NtfPlace
 from blindpost.ops.model import Health
 from blindpost.ops.servers import find
 from blindpost.serving import process as processes
@@ -252,6 +253,26 @@ async def test_the_check_of_a_standby_that_does_not_run_finds_no_fault_with_the_
     change(standby.folder, DS, ("standby = true", "standby = false"))
     told = await asyncio.to_thread(run, "ds", "check", "-c", standby.folder, "--json", code=1)
     assert "another process uses this store" in told.stdout
+
+
+async def test_the_check_of_a_standby_with_keys_of_its_own_says_that_it_could_never_serve(
+    tmp_path: Path, database: str
+) -> None:
+    for name in ("one", "two"):
+        await asyncio.to_thread(make, NTF, tmp_path / name)
+        shared(NTF, tmp_path / name, database)
+    owner = started(NTF, tmp_path / "one")
+    try:
+        await owner.start()
+        await asyncio.to_thread(run, "ntf", "check", "-c", owner.folder, "--json")
+        told = await asyncio.to_thread(run, "ntf", "check", "-c", tmp_path / "two", "--json", code=1)
+        whose = NtfPlace.read(owner.folder).known_as
+        assert f"the database belongs to the server {whose}, and this one is" in told.stdout
+        change(tmp_path / "two", NTF, ("standby = true", "standby = false"))
+        told = await asyncio.to_thread(run, "ntf", "check", "-c", tmp_path / "two", "--json", code=1)
+        assert "another process uses this store" in told.stdout
+    finally:
+        await owner.close()
 
 
 async def test_a_server_that_stops_does_not_hand_over(

@@ -76,8 +76,9 @@ async def _told_store(place: NtfPlace, runs: bool) -> str:
     from blindpost.ntf.tables_postgres import SCHEMA
     from blindpost.store import postgres
 
-    found = await postgres.look(settings.dsn, SCHEMA)
-    return told_store(found, len(SCHEMA.migrations), "the database", runs=runs, shared=settings.standby)
+    found, known = await postgres.look(settings.dsn, SCHEMA), len(SCHEMA.migrations)
+    shared, known_as = settings.standby, place.known_as
+    return told_store(found, known, "the database", runs=runs, shared=shared, known_as=known_as)
 
 
 async def _told_store_key(place: NtfPlace, runs: bool) -> str:

@@ -34,7 +34,7 @@ from blindpost.serving.listening import held_by_systemd, refused
 from blindpost.serving.place import Place
 from blindpost.serving.ports import clash, sockets_at, sockets_of
 from blindpost.serving.sections import EVERYWHERE
-from blindpost.store.contract import Seen
+from blindpost.store.contract import Seen, of_another
 from blindpost.store.file_locks import is_held
 
 LOOKUP_S_MAX = 5.0
@@ -383,8 +383,12 @@ def told_certificates(certificates: Sequence[x509.Certificate], remedy: str) -> 
     return told
 
 
-def told_store(seen: Seen, known: int, name: str, *, runs: bool, shared: bool = False) -> str:
+def told_store(
+    seen: Seen, known: int, name: str, *, runs: bool, shared: bool = False, known_as: str = ""
+) -> str:
     """What a store is; an older schema is migrated at start, irreversibly."""
+    if shared and known_as and seen.identity not in ("", known_as):
+        raise OperatorError(f"{name} belongs to {of_another(seen.identity, known_as)}.")
     if seen.in_use and not runs and not shared:
         raise OperatorError(f"{name}: another process uses this store. Stop it, or name another store.")
     if seen.version < known:

@@ -43,10 +43,20 @@ class Seen:
 
     version: int
     in_use: bool = False
+    identity: str = ""
+    """By which name clients know the server that it belongs to, if it says so."""
 
 
-def seen(version: int, known: int, *, in_use: bool = False) -> Seen:
+def seen(version: int, known: int, *, in_use: bool = False, identity: str = "") -> Seen:
     """What was found, unless this program is too old for it."""
     if version > known:
         raise StoreVersionError(version, known)
-    return Seen(version, in_use)
+    return Seen(version, in_use, identity)
+
+
+def of_another(theirs: str, own: str) -> str:
+    """Why a server must not have the store of another one, and what to do."""
+    return (
+        f"the server {theirs}, and this one is {own}: clients would refuse it. Copy that server's whole "
+        "folder here"
+    )

@@ -18,10 +18,11 @@ from typing import Any
 
 import asyncpg
 
-from blindpost.store.contract import Durability, StoreVersionError, seen
+from blindpost.store.contract import Durability, StoreVersionError, of_another, seen
 from blindpost.store.postgres import (
     CONNECT_S,
     FAILURES,
+    OWNED,
     OWNER,
     Connection,
     Schema,
@@ -64,9 +65,6 @@ _CANDIDATES = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1
     AND clock_timestamp() - state_change < $2 * interval '1 second'
 """
-
-_OWNED = "SELECT version, to_jsonb(state) ->> 'identity' AS identity FROM state"
-"""Older programs write no name down."""
 
 LOOKS = "it has not heard of the database yet"
 FOLLOWS = "another server owns the database; this one takes over when that one ends"
@@ -153,17 +151,14 @@ class Candidate:
         not take over. `StoreVersionError` if this program is too old for it."""
         row = None
         with contextlib.suppress(asyncpg.UndefinedTableError):  # nobody has owned it yet
-            row = await connection.fetchrow(_OWNED)
+            row = await connection.fetchrow(OWNED.format("state"))
         if row is None:
             return False
         seen(row["version"], len(shared.schema.migrations))
         own, theirs = shared.identity, row["identity"]
         if not own or theirs in (None, own):
             return False
-        sentence = (
-            f"the database belongs to the server {theirs}, and this one is {own}: clients would refuse it. "
-            "Copy that server's whole folder here"
-        )
+        sentence = f"the database belongs to {of_another(theirs, own)}"
         if self.sentence != sentence:
             log.error("%s", sentence)
         self.sentence, self.follows = sentence, False

@@ -111,6 +111,9 @@ _BEGIN = "UPDATE state SET commits = commits + 2"
 """A former owner that is in doubt about one commit must not take the first of ours for it. Nor must it resume
 with a schema that we have begun to change."""
 
+OWNED = "SELECT version, to_jsonb(state) ->> 'identity' AS identity FROM {} AS state"
+"""Older programs write no name down."""
+
 _HAS_OWNER = """
 SELECT EXISTS (SELECT 1 FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND objsubid = 1
@@ -472,13 +475,13 @@ async def look(dsn: str, schema: Schema) -> Seen:
         async with connection.transaction(readonly=True):
             if await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".state') is None:
                 raise StoreFailedError("the database holds no store of this kind of server")
-            version = await connection.fetchval(f'SELECT version FROM "{schema.name}".state')
+            ((version, identity),) = await connection.fetch(OWNED.format(f'"{schema.name}".state'))
             in_use = await connection.fetchval(_HAS_OWNER, *divmod(schema.lock % 2**64, 2**32))
     except FAILURES as error:
         raise StoreFailedError(f"the database cannot be read: {told(error, dsn)}") from None
     finally:
         connection.terminate()
-    return seen(version, len(schema.migrations), in_use=in_use)
+    return seen(version, len(schema.migrations), in_use=in_use, identity=identity or "")
 
 
 @functools.lru_cache(maxsize=256)

@@ -68,9 +68,9 @@ async def _told_store(place: RouterPlace, runs: bool) -> str:
         from blindpost.router.postgres_schema import SCHEMA
         from blindpost.store import postgres
 
-        found = await postgres.look(place.settings.store.dsn, SCHEMA)
-        shared = place.settings.store.standby
-        return told_store(found, len(SCHEMA.migrations), "the database", runs=runs, shared=shared)
+        found, known = await postgres.look(place.settings.store.dsn, SCHEMA), len(SCHEMA.migrations)
+        shared, known_as = place.settings.store.standby, place.known_as
+        return told_store(found, known, "the database", runs=runs, shared=shared, known_as=known_as)
     seen = lmdb.look(place.store, OWNER, len(MIGRATIONS), runs=runs)
     told = told_store(seen, len(MIGRATIONS), str(place.store), runs=runs)
     if not runs:
