@@ -48,6 +48,34 @@ async def fail(*arguments):
 """The database is away at this step of the first take-over, and somebody sends signals at the same time."""
 
 
+LOSES_THE_RACE = """
+from blindpost.serving import standby
+from blindpost.store import ownership, postgres
+standby.UNSAID_S = postgres.LOCK_WAIT_S = postgres.STATEMENT_S = postgres.SILENCE_S = 3600.0
+wait = ownership.Candidate.wait
+async def saw_it_free(candidate):
+    ownership.Candidate.wait = wait
+ownership.Candidate.wait = saw_it_free
+"""
+"""It has seen that nobody owns the database, and another server was quicker."""
+
+HAS_NO_ROOM = """
+import asyncpg
+from blindpost.serving import process
+from blindpost.store.postgres import PostgresStore
+async def fail(*arguments):
+    raise asyncpg.DiskFullError("could not extend file: No space left on device")
+PostgresStore._migrate = fail
+process.AGAIN_S = 3600.0
+"""
+
+
+def runs_first(server: Started, folder: Path, code: str) -> None:
+    """Let its process begin with this."""
+    (folder / "sitecustomize.py").write_text(code)
+    server.environment["PYTHONPATH"] = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+
+
 def shared(kind: Kind, folder: Path, dsn: str) -> None:
     """Let its store be this database, in turn with others."""
     where = ('durability = "full"', f'durability = "full"\ndatabase = "{dsn}"')
@@ -169,12 +197,37 @@ async def test_a_database_that_is_lost_while_it_is_taken_over_is_waited_for(
     pair: tuple[Started, Started], tmp_path: Path, step: dict[str, str]
 ) -> None:
     server, _ = pair
-    (tmp_path / "sitecustomize.py").write_text(LOSES_IT.format(**step))
-    server.environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    runs_first(server, tmp_path, LOSES_IT.format(**step))
     await server.start()
     await becomes(server, "running")
     assert b"cannot take the database over, it waits again" in server.log
     assert await server.end(signal.SIGTERM) == 0
+
+
+async def test_a_standby_that_lost_the_race_for_a_free_database_is_a_standby_at_once(
+    pair: tuple[Started, Started], tmp_path: Path
+) -> None:
+    """While it waited for the lock nobody could ask it, and a watchdog heard nothing."""
+    owner, standby = pair
+    await owner.start()
+    runs_first(standby, tmp_path, LOSES_THE_RACE)
+    await standby.start()
+    assert b"cannot take the database over, it waits again" in standby.log
+    await becomes(standby, "standby")
+    assert (await http(standby.status["metrics_port"], "/health"))[0] == 503
+
+
+async def test_a_standby_that_could_not_take_a_database_over_says_why(
+    pair: tuple[Started, Started], tmp_path: Path
+) -> None:
+    """It would say that another server owns the database, which nobody does."""
+    server, _ = pair
+    runs_first(server, tmp_path, HAS_NO_ROOM)
+    await server.start()
+    status = await server.ask("status")
+    assert "the database could not be taken over" in status["health"]
+    assert "No space left on device" in status["health"]
+    assert not status["follows"]
 
 
 async def test_a_mistake_in_the_settings_is_told_and_does_not_keep_a_standby_from_serving(

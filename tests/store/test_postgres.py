@@ -363,9 +363,9 @@ def connects_later(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> asy
     """It cannot reach its database again until this is set."""
     may_connect, connect = asyncio.Event(), store._connect
 
-    async def connect_later() -> driver.Connection:
+    async def connect_later(wait_s: float) -> driver.Connection:
         await may_connect.wait()
-        return await connect()
+        return await connect(wait_s)
 
     monkeypatch.setattr(store, "_connect", connect_later)
     return may_connect
@@ -437,7 +437,7 @@ async def test_an_owner_that_cannot_reach_its_database_gives_way_in_time(
     async with wired(database) as (wire, dsn), opened(dsn) as store:
         store.on_displaced, store.takeover_s = displaced.set, 0.3
 
-        async def unreachable() -> driver.Connection:
+        async def unreachable(wait_s: float) -> driver.Connection:
             raise ConnectionRefusedError
 
         monkeypatch.setattr(store, "_connect", unreachable)

@@ -55,7 +55,8 @@ async def open_store(place: DsPlace) -> DsStore:
         place.require_store(place.store / DATA_FILE)
         return open_embedded_store(place)
     try:
-        return await PostgresTables.open(settings.database, Durability(settings.durability))
+        durability = Durability(settings.durability)
+        return await PostgresTables.open(settings.database, durability, in_turn=settings.standby)
     except (StoreVersionError, StoreFailedError) as error:
         raise OperatorError(str(error)) from error
 

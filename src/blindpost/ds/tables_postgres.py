@@ -159,8 +159,10 @@ class PostgresTables:
         self._clearing: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def open(cls, dsn: str, durability: Durability = Durability.FULL) -> PostgresTables:
-        tables = cls(await PostgresStore.open(dsn, SCHEMA, durability))
+    async def open(
+        cls, dsn: str, durability: Durability = Durability.FULL, *, in_turn: bool = False
+    ) -> PostgresTables:
+        tables = cls(await PostgresStore.open(dsn, SCHEMA, durability, in_turn=in_turn))
         try:
             for queue, tag in await tables.store.fetch("SELECT queue, tag FROM staged"):
                 await tables.store.fetch(_CLEAR, queue, tag)

@@ -75,7 +75,7 @@ async def _open_store(place: NtfPlace) -> NtfStore:
         # Imported only when a database is used.
         from blindpost.ntf.tables_postgres import PostgresTables
 
-        return await PostgresTables.open(settings.dsn, sealer, durability)
+        return await PostgresTables.open(settings.dsn, sealer, durability, in_turn=settings.standby)
     except UNUSABLE as error:
         raise OperatorError(f"{place.file}, [store]: {error}.") from error
 

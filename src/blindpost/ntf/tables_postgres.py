@@ -127,8 +127,10 @@ class PostgresTables:
         self._records = records
 
     @classmethod
-    async def open(cls, dsn: str, sealer: Sealer, durability: Durability = Durability.FULL) -> PostgresTables:
-        store = await PostgresStore.open(dsn, SCHEMA, durability)
+    async def open(
+        cls, dsn: str, sealer: Sealer, durability: Durability = Durability.FULL, *, in_turn: bool = False
+    ) -> PostgresTables:
+        store = await PostgresStore.open(dsn, SCHEMA, durability, in_turn=in_turn)
         try:
             rows = await store.fetch(
                 "WITH put AS (INSERT INTO meta VALUES ('key', $1) ON CONFLICT DO NOTHING RETURNING value) "

@@ -32,8 +32,10 @@ class PostgresTables:
         self._decoded: OrderedDict[bytes, tuple[bytes, QueueRecord]] = OrderedDict()
 
     @classmethod
-    async def open(cls, dsn: str, durability: Durability = Durability.FULL) -> PostgresTables:
-        return cls(await PostgresStore.open(dsn, schema.SCHEMA, durability))
+    async def open(
+        cls, dsn: str, durability: Durability = Durability.FULL, *, in_turn: bool = False
+    ) -> PostgresTables:
+        return cls(await PostgresStore.open(dsn, schema.SCHEMA, durability, in_turn=in_turn))
 
     async def load(self, wanted: Wanted, view: View) -> None:
         named = {

@@ -385,8 +385,8 @@ def _told_ports(ports: Ports) -> str:
 async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor | None:
     """One life after the other: a server whose database was taken over waits until it can have it back."""
     asyncio.get_running_loop().set_exception_handler(keep_quiet)
-    yields_s = YIELD_S if upgrading.gave_way() else 0.0
-    while place.shared is None or await _has_turn(place, place.shared, yields_s=yields_s):
+    yields_s, failure = YIELD_S if upgrading.gave_way() else 0.0, ""
+    while place.shared is None or await _has_turn(place, place.shared, yields_s=yields_s, failure=failure):
         if place.shared is not None:
             place = _read_again(place)
         try:
@@ -395,7 +395,7 @@ async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor
             if place.shared is None or not _may_wait(error):
                 raise
             log.warning("the %s cannot take the database over, it waits again: %s", place.title, error)
-            yields_s = AGAIN_S
+            yields_s, failure = AGAIN_S, f"the database could not be taken over: {error}"
             continue
         if process.told_to_stop:
             return None
@@ -404,7 +404,7 @@ async def _serve(kind: type[V], place: Place[Any], ready: Ready[V]) -> Successor
             return process.successor
         if not process.displaced:
             return None
-        yields_s = YIELD_S
+        yields_s, failure = YIELD_S, ""
     return None
 
 
@@ -445,7 +445,7 @@ async def _standby_waits(shared: Shared) -> bool:
         raise OperatorError(f"the database cannot be asked: {type(error).__name__}.") from error
 
 
-async def _has_turn(place: Place[Any], shared: Shared, *, yields_s: float) -> bool:
+async def _has_turn(place: Place[Any], shared: Shared, *, yields_s: float, failure: str) -> bool:
     """Wait until the database is free; False if a signal ends the server meanwhile.
 
     The other signals stay harmless while the database is taken over: their default is to end a process.
@@ -457,7 +457,7 @@ async def _has_turn(place: Place[Any], shared: Shared, *, yields_s: float) -> bo
     endings = (signal.SIGTERM, signal.SIGINT)
     for number in endings:
         loop.add_signal_handler(number, stop.set)
-    standby = Standby(place, shared, stop, yields_s=yields_s)
+    standby = Standby(place, shared, stop, yields_s=yields_s, failure=failure)
     loop.add_signal_handler(signal.SIGHUP, standby.hung_up)
     loop.add_signal_handler(signal.SIGUSR2, log.warning, "%s", NOT_UPGRADED)
     try:

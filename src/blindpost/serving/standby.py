@@ -26,17 +26,22 @@ from blindpost.serving.tasks import Tasks
 from blindpost.store.ownership import Candidate, Shared
 from blindpost.transport import listening
 
+UNSAID_S = 1.0
+"""A database that nobody owns is no reason to call oneself a standby."""
 NOT_UPGRADED = "a standby is not upgraded while it waits: restart it"
 
 
 class Standby:
     """One wait, from the start or from a hand-over until the database is free."""
 
-    def __init__(self, place: Place[Any], shared: Shared, stop: asyncio.Event, *, yields_s: float) -> None:
+    def __init__(
+        self, place: Place[Any], shared: Shared, stop: asyncio.Event, *, yields_s: float, failure: str
+    ) -> None:
         self._place = place
         self._stop = stop
         self._started = time.monotonic()
-        self._candidate = Candidate(shared, yields_s=yields_s)
+        self._unsaid_s = 0.0 if failure else UNSAID_S
+        self._candidate = Candidate(shared, yields_s=yields_s, failure=failure)
         self._tasks = Tasks()
         self._supervisor = Supervisor()
         self._metrics = MetricsListener(self._render, lambda: Health(False, self._candidate.sentence))
@@ -53,8 +58,7 @@ class Standby:
         turn = asyncio.create_task(self._candidate.wait(), name="the turn")
         waits = [turn, asyncio.create_task(self._stop.wait(), name="the stop")]
         try:
-            # A database that nobody owns is no reason to call oneself a standby.
-            await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=self._unsaid_s, return_when=asyncio.FIRST_COMPLETED)
             if not any(task.done() for task in waits):
                 await self._tell()
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

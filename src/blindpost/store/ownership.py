@@ -90,18 +90,24 @@ class Candidate:
     """A server that waits for its turn."""
 
     def __init__(
-        self, shared: Shared, *, yields_s: float = 0.0, now: Callable[[], float] = time.monotonic
+        self,
+        shared: Shared,
+        *,
+        yields_s: float = 0.0,
+        failure: str = "",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """For `yields_s` another goes first, if one comes."""
+        """For `yields_s` another goes first, if one comes; `failure` is why this one could not go before."""
         self.shared = shared
         """What takes its place counts from the next connection on."""
         self._now = now
         self._yields_until = now() + yields_s
+        self._failure = failure
         self._heard: datetime | None = None
         """When the owner said something last, as the database tells it."""
         self._heard_at = now()
         """Since when the database tells that."""
-        self.sentence = LOOKS
+        self.sentence = failure or LOOKS
         """What it waits for."""
         self.follows = False
         """Whether the database is there, so that all is well."""
@@ -124,7 +130,7 @@ class Candidate:
     async def _watch(self, connection: Connection, shared: Shared) -> None:
         await demand_writable(connection)
         if not await self._is_of_another(connection, shared):
-            self.sentence, self.follows = FOLLOWS, True
+            self.sentence, self.follows = self._failure or FOLLOWS, not self._failure
         lock = shared.schema.lock
         while True:
             if await self._is_of_another(connection, shared):
@@ -135,7 +141,7 @@ class Candidate:
                     return
                 await asyncio.sleep(POLL_S)
                 continue
-            self._yields_until = 0.0
+            self._yields_until, self._failure = 0.0, ""
             named: tuple[Any, ...] = divmod(lock % 2**64, 2**32)
             silent = self._heard if self._now() - self._heard_at >= shared.takeover_s else None
             ((cut, hidden, heard),) = await connection.fetch(_CUT_SILENT, *named, OWNER, silent)

@@ -37,6 +37,8 @@ LOCK_WAIT_S = 10.0
 """How long a killed predecessor's connection may take to end; after that it is assumed alive."""
 STANDBY_LOCK_WAIT_S = 2.0
 """A server that can wait as a standby does not hold its clients up for the lock."""
+TURN_LOCK_WAIT_S = 0.2
+"""Who has seen that the lock is free gets it at once, or another was quicker: others only look at it."""
 MIGRATION_S = 86_400.0
 ASIDE_MAX = 4
 """How many connections there are besides the owner's, for work that need not wait for it."""
@@ -146,11 +148,16 @@ class PostgresStore:
         """If it is away for so long, another server may own it, whoever of the two cannot reach it."""
 
     @classmethod
-    async def open(cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL) -> PostgresStore:
-        """Own the database and migrate its schema, or raise why not."""
+    async def open(
+        cls, dsn: str, schema: Schema, durability: Durability = Durability.FULL, *, in_turn: bool = False
+    ) -> PostgresStore:
+        """Own the database and migrate its schema, or raise why not.
+
+        One that servers own `in_turn` is refused at once if another has it.
+        """
         store = cls(dsn, schema, durability)
         try:
-            connection = await store._connect()
+            connection = await store._connect(TURN_LOCK_WAIT_S if in_turn else LOCK_WAIT_S)
         except StoreFailedError:
             raise
         except (*FAILURES, ValueError) as error:
@@ -325,7 +332,8 @@ class PostgresStore:
         self._resume(connection, commits, counts)
 
     async def _connect_again(self) -> tuple[Connection, int, dict[str, int]]:
-        connection = await self._connect()
+        wait_s = LOCK_WAIT_S if self.on_displaced is None else STANDBY_LOCK_WAIT_S
+        connection = await self._connect(wait_s)
         try:
             return connection, *await self._state(connection)
         except BaseException:
@@ -365,7 +373,7 @@ class PostgresStore:
             outcome.set_exception(OutcomeUnknownError(AWAY, outcome))
         tell()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, wait_s: float) -> Connection:
         """A connection that owns the database."""
         connection = await asyncpg.connect(
             self._dsn,
@@ -378,9 +386,9 @@ class PostgresStore:
         )
         try:
             await demand_writable(connection)
-            if self.on_displaced is not None:
-                await connection.execute(f"SET lock_timeout = {STANDBY_LOCK_WAIT_S * 1000:.0f}")
+            await connection.execute(f"SET lock_timeout = {wait_s * 1000:.0f}")
             await connection.execute("SELECT pg_advisory_lock($1)", self._schema.lock)
+            await connection.execute("RESET lock_timeout")
         except asyncpg.LockNotAvailableError:
             connection.terminate()
             raise DatabaseInUseError(

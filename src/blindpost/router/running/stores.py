@@ -84,7 +84,8 @@ async def _open(place: RouterPlace) -> OpenStore:
         from blindpost.router.bulk_postgres import PostgresBulk
         from blindpost.router.tables_postgres import PostgresTables
 
-        database = await PostgresTables.open(place.settings.store.dsn, durability)
+        store = place.settings.store
+        database = await PostgresTables.open(store.dsn, durability, in_turn=store.standby)
         return OpenStore(database, PostgresBulk(database.store))
     except (StoreVersionError, StoreFailedError) as error:
         raise OperatorError(f"{store_name(place)}: {error}.") from error
