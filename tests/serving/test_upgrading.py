@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -27,6 +28,7 @@ from blindpost.serving.failures import OperatorError
 from blindpost.serving.place import Place, ask_running
 from blindpost.serving.process import Process
 from blindpost.store.postgres import CONNECT_S
+from blindpost.transport import listening
 from tests.support.router.load import Pair, Tally
 from tests.support.serving.commands import StartedRouter, edit, init, run, started
 from tests.support.serving.kinds import DS, NTF, ROUTER, Kind, http, make
@@ -212,6 +214,29 @@ async def test_a_signal_does_not_end_a_server_that_is_about_to_be_replaced(
     with pytest.raises(OperatorError, match="it is stopping already"):
         await process.upgrade()
     assert len(asked) == 1
+
+
+async def test_an_upgrade_that_is_asked_for_while_a_server_begins_passes_all_of_its_listeners_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def would_start(_place: Place[Any]) -> None:
+        pass
+
+    async def begin(_service: DsService) -> None:
+        await process.upgrade()
+
+    monkeypatch.setattr(upgrading, "check", would_start)
+    monkeypatch.setattr(DsService, "begin", begin)
+    await asyncio.to_thread(make, DS, tmp_path / "one")
+    process = await Process.open(DsService, DsPlace.read(tmp_path / "one"))
+    await process.run(lambda: None)
+    assert process.successor is not None
+    left = json.loads(process.successor[listening.VARIABLE])
+    for _, _, descriptors in left:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert isinstance(process.ports, dict)
+    assert [port for _, port, _ in left] == [process.ports["tls"]]
 
 
 async def test_stopping_while_the_installed_program_is_asked_leaves_nothing_behind(tmp_path: Path) -> None:

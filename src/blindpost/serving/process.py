@@ -87,6 +87,10 @@ class Process(Generic[V]):
         self._reloading = asyncio.Lock()
         self._hung_up: asyncio.Task[None] | None = None
         self._upgrading = asyncio.Lock()
+        self._replaced = False
+        """Whether it ends for the installed program."""
+        self._gives_way = False
+        """Whether its standby serves while that one starts."""
         self._signalled: asyncio.Task[None] | None = None
         self._limited: Counter[str] = Counter()
 
@@ -156,6 +160,8 @@ class Process(Generic[V]):
             ready()
             self._supervisor.ready(self.watch.health.sentence)
             await self._stop.wait()
+            if self._replaced:  # only now is everything listened on that the next program needs
+                self.successor = upgrading.successor(gives_way=self._gives_way)
         finally:
             await self._end()
 
@@ -297,15 +303,15 @@ class Process(Generic[V]):
 
     async def _make_way(self) -> None:
         await upgrading.check(self.place)
-        gives_way = self.place.shared is not None and await _standby_waits(self.place.shared)
+        self._gives_way = self.place.shared is not None and await _standby_waits(self.place.shared)
         self._demand_unstopped()
         after = (
             "the standby serves, the installed program waits"
-            if gives_way
+            if self._gives_way
             else "the installed program takes over"
         )
         log.info("%s: answering what was accepted", after)
-        self.successor = upgrading.successor(gives_way=gives_way)
+        self._replaced = True
         self._supervisor.reloading()
         self._stop.set()
 
