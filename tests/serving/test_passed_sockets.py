@@ -72,3 +72,32 @@ async def test_an_upgraded_router_has_every_socket_that_was_passed(tmp_path: Pat
             assert await router.end(signal.SIGTERM) == 0
         finally:
             await router.close()
+
+
+async def test_an_address_that_the_supervisor_does_not_pass_is_refused_before_an_upgrade(
+    tmp_path: Path,
+) -> None:
+    """It keeps the port at its own address: the new program would have ended, and nobody served."""
+    folder = tmp_path / "router"
+    init(folder)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        edit(folder, "ports = [0]", f"ports = [{port}]")
+        router = StartedRouter(folder)
+        pass_sockets(router.child, [listening])
+        try:
+            await router.start()
+            told = f"port {port} cannot be listened on: the supervisor holds it at 127.0.0.1. Name"
+            edit(folder, 'addresses = ["127.0.0.1"]', 'addresses = ["*"]')
+            done = await asyncio.to_thread(run, "router", "upgrade", "-c", folder, code=1)
+            assert told in done.stderr
+            done = await asyncio.to_thread(run, "router", "check", "-c", folder, "--json", code=1)
+            assert told in done.stdout
+            status = await router.ask("status")
+            assert (status["state"], status["upgrades"]) == ("running", 0)
+            assert await router.end() == 0
+            router.child.spawn()
+            assert await asyncio.to_thread(router.child.wait) == 1
+            assert told.encode() in router.log
+        finally:
+            await router.close()

@@ -32,7 +32,7 @@ from blindpost.serving.health import CLOCK_MIN, ROOM_MIN
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.listening import held_by_systemd, refused
 from blindpost.serving.place import Place
-from blindpost.serving.ports import clash, sockets_at, sockets_of
+from blindpost.serving.ports import clash, held_elsewhere, sockets_at, sockets_of
 from blindpost.serving.sections import EVERYWHERE
 from blindpost.store.contract import Seen, of_another
 from blindpost.store.file_locks import is_held
@@ -134,11 +134,14 @@ class _Running:
 
     sockets: frozenset[str] | None
     """All that it has open; None if that cannot be seen."""
+    passed: Sequence[tuple[str, int]] = ()
+    """What a supervisor holds for it."""
 
 
 def _running(place: Place[Any]) -> _Running | None:
     try:
-        return _Running(sockets_of(int(ask(place.control, "status")["pid"])))
+        status = ask(place.control, "status")
+        return _Running(sockets_of(int(status["pid"])), status.get("passed", ()))
     except NotRunningError:
         return _Running(None) if is_held(place.lock) else None
     except OperatorError:
@@ -277,6 +280,9 @@ def _port(port: Port, before: Sequence[Port], running: _Running | None) -> Findi
         for address in ("0.0.0.0", "::") if port.address == EVERYWHERE else (port.address,):  # noqa: S104
             _bind(address, port)
     except OSError as error:
+        passed = () if running is None or udp else running.passed
+        if held_elsewhere(passed, port.address, port.number) is not None:
+            return Finding(subject, Grade.ERROR, refused(error, port.address, port.number, passed))
         if running is not None and error.errno == errno.EADDRINUSE:
             is_its_own = _is_of(running, port)
             if is_its_own is None:

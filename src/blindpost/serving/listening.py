@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from blindpost.serving.failures import OperatorError
+from blindpost.serving.ports import held_elsewhere
 from blindpost.serving.sections import EVERYWHERE
+from blindpost.transport.listening import passed_at
 
 _ASK_S_MAX = 5.0
 
@@ -20,12 +22,17 @@ async def listen_at(listen: Listen, address: str, port: int) -> int:
     try:
         return await listen(None if address == EVERYWHERE else address, port)
     except OSError as error:
-        raise OperatorError(refused(error, address, port)) from error
+        raise OperatorError(refused(error, address, port, passed_at())) from error
 
 
-def refused(error: OSError, address: str, port: int) -> str:
-    """Why a port cannot be opened, and what to do."""
+def refused(error: OSError, address: str, port: int, passed: Iterable[tuple[str, int]] = ()) -> str:
+    """Why a port cannot be opened, and what to do; `passed` is what a supervisor holds for the server."""
     where = f"port {port}" if address == EVERYWHERE else f"{address} port {port}"
+    if error.errno == errno.EADDRINUSE and (at := held_elsewhere(passed, address, port)) is not None:
+        return (
+            f"{where} cannot be listened on: the supervisor holds it at {at}. Name that address in [listen], "
+            "or stop the server and its socket unit, change the unit, and start both."
+        )
     if error.errno == errno.EADDRINUSE and (held := held_by_systemd(port)) is not None:
         unit, service = held
         return (

@@ -6,11 +6,11 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from blindpost.serving.sections import EVERYWHERE
-from blindpost.transport.listening import overlap
+from blindpost.transport.listening import is_meant, overlap
 
 _TABLES = {
     socket.SOCK_STREAM: (("tcp", "tcp6"), "0A"),
@@ -22,6 +22,13 @@ _TABLES = {
 def clash(one: str, other: str) -> bool:
     """Whether no two servers can have the same port at these addresses."""
     return EVERYWHERE in (one, other) or overlap(one, other)
+
+
+def held_elsewhere(held: Iterable[tuple[str, int]], address: str, number: int) -> str | None:
+    """At which address a supervisor holds this port, if that keeps a server from listening at its own."""
+    host = None if address == EVERYWHERE else address
+    there = [at for at, port in held if port == number and clash(at, address)]
+    return None if any(is_meant(at, host) for at in there) else next(iter(there), None)
 
 
 def sockets_of(pid: int) -> frozenset[str] | None:

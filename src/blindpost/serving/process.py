@@ -344,6 +344,7 @@ class Process(Generic[V]):
             "upgrades": upgrading.count(),
             "ports": dict(self.ports) if isinstance(self.ports, Mapping) else list(self.ports),
             "metrics_port": self.metrics_port,
+            "passed": listening.passed_at(),
             "schema": self.place.schema,
             "machine": vitals.look(self.service, self.place.written_folders).values(),
             "failed_work": {name: count for name, count in self.tasks.failures.items() if count},

@@ -104,6 +104,7 @@ class Standby:
             "upgrades": upgrading.count(),
             "ports": [],
             "metrics_port": self._metrics_port,
+            "passed": listening.passed_at(),
             "schema": self._place.schema,
         }
 

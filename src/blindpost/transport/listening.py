@@ -120,6 +120,11 @@ def passed_on() -> dict[str, str]:
     return {PASSED: json.dumps([_duplicate(sock) for sock in _passed])}
 
 
+def passed_at() -> list[tuple[str, int]]:
+    """The addresses and ports that a supervisor holds for this process, whoever listens there."""
+    return [sock.getsockname()[:2] for sock in _passed if _is_tcp(sock)]
+
+
 def inherit() -> None:
     """Take over what the program before this one left open, and what a supervisor passes."""
     for host, port, descriptors in json.loads(os.environ.pop(VARIABLE, "[]")):
@@ -165,14 +170,23 @@ def overlap(one: str | None, other: str | None) -> bool:
 
 
 def _is_at(sock: socket.socket, host: str | None, port: int) -> bool:
-    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type is not socket.SOCK_STREAM:
+    if not _is_tcp(sock):
         return False
     at, at_port, *_ = sock.getsockname()
+    return at_port == port and is_meant(at, host)
+
+
+def _is_tcp(sock: socket.socket) -> bool:
+    return sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type is socket.SOCK_STREAM
+
+
+def is_meant(at: str, host: str | None) -> bool:
+    """Whether a socket at this address serves who asks for `host`; None is all of them."""
     address = ipaddress.ip_address(at)
     if host is None:
-        return at_port == port and address.is_unspecified
+        return address.is_unspecified
     try:
-        return at_port == port and address == ipaddress.ip_address(host)
+        return address == ipaddress.ip_address(host)
     except ValueError:
         return False
 
