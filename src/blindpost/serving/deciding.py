@@ -77,6 +77,10 @@ class EngineService(Service[P]):
     def stop(self) -> None:
         self._core.stop()
 
+    async def release(self) -> None:
+        if self._database is not None:
+            self._core.store.close()
+
     async def close(self) -> None:
         self._core.store.close()
 

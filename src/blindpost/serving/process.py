@@ -209,9 +209,10 @@ class Process(Generic[V]):
         await self.tasks.cancel(keep=WORK)
         service.stop()
         await self.tasks.finish(WORK)
-        await self._step("draining", lambda: service.drain(service.drain_s))
         if self._journal is not None:
             await self._step("closing the journal", self._journal.close)
+        await self._step("releasing the database", service.release)
+        await self._step("draining", lambda: service.drain(service.drain_s))
         await self._metrics.close()
         await self._control.close()
         await self.watch.close()

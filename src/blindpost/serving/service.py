@@ -41,7 +41,7 @@ class Service(ABC, Generic[P]):
 
     The frame starts `signs`, calls `begin`, starts `work`, calls `listen`, and starts `rounds` and `tasks`.
     At the end it calls `stop_listening`, ends the background work, calls `stop`, waits for `work`, then
-    `drain` and `close`.
+    `release`, `drain` and `close`.
     """
 
     role: ClassVar[str]
@@ -86,6 +86,9 @@ class Service(ABC, Generic[P]):
     @abstractmethod
     async def stop_listening(self) -> None:
         """Take no new connections; those that are open stay."""
+
+    async def release(self) -> None:
+        """Let go of a database that others may have: all is decided, and only answers are still to leave."""
 
     @abstractmethod
     async def drain(self, seconds: float) -> None:
