@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blindpost.ds import connection, quic
+from blindpost.ds import connection, quic, server
 from blindpost.ds.auth import Caller
 from blindpost.ds.client import ConnectionLostError, DsClient, RefusedError
 from blindpost.ds.model import PAYLOAD_BYTES_MAX, DsRules
@@ -89,6 +89,31 @@ async def test_unread_answers_are_bounded_in_total(tmp_path: Path) -> None:
             assert await client.fetch_wait(queue, timeout_s=30) == (bytes(PAYLOAD_BYTES_MAX),)
         lost = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(error, ConnectionLostError) for error in lost)
+
+
+async def test_a_caller_that_does_not_read_large_payloads_does_not_hold_up_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the one before it to be taken. What was not is still there."""
+    monkeypatch.setattr(server, "UNREAD_S", 0.2)
+    queues = [bytes([number]) * 32 for number in range(6)]
+    async with running(tmp_path) as ds:
+        async with await ds.client(quic=False) as client:
+            for queue in queues:
+                await client.enqueue(queue, bytes(PAYLOAD_BYTES_MAX))
+        deaf = await ds.client(quic=False)
+        wire_of(deaf).pause_reading()
+        asked = [asyncio.create_task(deaf.fetch(queue)) for queue in queues]
+        await until(lambda: any(one.congested and one.large.locked() for one in connections_of(ds)))
+        ds.service.stop()
+        await until(lambda: not ds.service._large)
+        assert ds.service.store.totals() == (len(queues), len(queues) * PAYLOAD_BYTES_MAX)
+        wire_of(deaf).abort()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+def connections_of(ds: Running) -> tuple[connection.DsConnection, ...]:
+    return tuple(ds.service.connections.values())
 
 
 def wire_of(client: DsClient) -> asyncio.Transport:

@@ -33,6 +33,8 @@ BUDGET = Budget(batch_commands=1024, batch_bytes=1 << 20, source_commands=16, so
 
 OVERDUE_LOOK_S = 5.0
 """How often connections are checked for being overdue."""
+UNREAD_S = 5.0
+"""How long a service that stops waits for callers who were given large payloads and have more to come."""
 
 
 class DeliveryService(Connections[DsConnection]):
@@ -58,16 +60,20 @@ class DeliveryService(Connections[DsConnection]):
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._loop = loop
         self._large: set[asyncio.Task[None]] = set()
+        self._unread: asyncio.TimerHandle | None = None
         self._serves_nobody = False
 
     async def run(self) -> None:
         """Decide until `stop`, then return when everything accepted is committed and answered."""
         try:
             await self.engine.run()
+            self._unread = self._loop.call_later(UNREAD_S, self._cut_unread)
             while self._large:
                 await asyncio.wait(self._large)
                 await self.engine.run()
         finally:
+            if self._unread is not None:
+                self._unread.cancel()
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
@@ -77,6 +83,12 @@ class DeliveryService(Connections[DsConnection]):
         for _, wait in tuple(self.plan.state.waiting.items()):
             self.engine.put_own(WaitOver(wait))
         self.engine.stop()
+
+    def _cut_unread(self) -> None:
+        """What these callers did not take stays in its queues."""
+        for connection in tuple(self.connections.values()):
+            if connection.large.locked():
+                contained("closing a connection", connection.cut)
 
     def use(self, authority: Authority) -> None:
         """Ask another authority from now on, also about calls that wait or were handed something."""
