@@ -21,6 +21,7 @@ from blindpost.router.running import choices
 from blindpost.router.running.process import RouterService
 from blindpost.router.running.settings import RouterPlace
 from blindpost.router.tables_postgres import PostgresTables
+from blindpost.serving.children import free_port
 from blindpost.serving.process import Process
 from blindpost.serving.service import Ports
 from blindpost.transport.errors import TransportError
@@ -28,6 +29,7 @@ from blindpost.wire.addresses import Host, Server
 from blindpost.wire.smp.commands import SEND
 from tests.support.router.routers import new_queue
 from tests.support.serving.commands import edit, init, until
+from tests.support.serving.kinds import http
 from tests.support.store.postgres import database, postgres
 
 __all__ = ["database", "postgres"]
@@ -126,24 +128,29 @@ async def test_a_client_that_does_not_close_is_cut(tmp_path: Path, monkeypatch: 
     writer.close()
 
 
-async def test_the_database_is_free_before_the_last_client_has_read_its_answers(
+async def test_another_may_serve_before_the_last_client_has_read_its_answers(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that never does would keep a standby from serving all others."""
+    """One that never does would keep a standby from serving, and `/health` would not tell where to go."""
     patient = choices.session_limits
     monkeypatch.setattr(
         choices, "session_limits", lambda settings: replace(patient(settings), close_timeout_s=3600.0)
     )
     init(tmp_path / "router", "--store", "postgres", "--dsn", database)
     edit(tmp_path / "router", "drain_s = 30", "drain_s = 3600")
+    with_metrics = f'enabled = true\naddress = "127.0.0.1"\nport = {free_port()}'
+    edit(tmp_path / "router", 'enabled = false\naddress = "127.0.0.1"\nport = 9464', with_metrics)
     process, task = await running(tmp_path / "router")
     _, writer = await asyncio.open_connection("127.0.0.1", port_of(process))
     await until(lambda: bool(process.service.server.sessions))
     process.stop()
     (await PostgresTables.open(database)).close()
     assert not task.done()
-    assert (await process._status({}))["state"] == "draining"
-    assert "blindpost_router_live 1" in await process._render()
+    status = await process._status({})
+    assert (status["state"], status["ready"]) == ("draining", False)
+    assert 'blindpost_router_ready{reason="answering what was accepted"} 0' in await process._render()
+    assert process.metrics_port is not None
+    assert (await http(process.metrics_port, "/health"))[0] == 503
     writer.close()
     await task
 

@@ -23,7 +23,7 @@ from blindpost.serving import descriptors, logs, processes, upgrading, vitals
 from blindpost.serving.control import ControlSocket
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.files import readable_by_others
-from blindpost.serving.health import LOOK_S, Watch
+from blindpost.serving.health import LOOK_S, Health, Watch
 from blindpost.serving.http import MetricsListener
 from blindpost.serving.journal import keeping_of
 from blindpost.serving.logs import keep_quiet, log
@@ -44,6 +44,7 @@ COLLECT_AFTER = (20_000, 10, 10)
 MEASURE_S_MAX = 2.0
 """What a server cannot report within this time is left out of its metrics."""
 WORK = "deciding"
+DRAINING = "answering what was accepted"
 YIELD_S = 5.0
 """How long a server that handed over leaves the database to others."""
 AGAIN_S = 2.0
@@ -79,7 +80,7 @@ class Process(Generic[V]):
                 **service.commands(),
             },
         )
-        self._metrics = MetricsListener(self._render, lambda: self.watch.health)
+        self._metrics = MetricsListener(self._render, lambda: self.health)
         self.successor: Successor | None = None
         """For the program that is to take the place of this one."""
         self._stop = asyncio.Event()
@@ -180,6 +181,11 @@ class Process(Generic[V]):
         self.metrics_port = await self._metrics.move(metrics)
         await self._control.listen()
 
+    @property
+    def health(self) -> Health:
+        """One that drains keeps what it accepted, and takes nothing more: another may serve by then."""
+        return Health(False, DRAINING) if self.draining else self.watch.health
+
     async def _look(self) -> None:
         await self._control.keep()
         before = self.watch.health
@@ -203,7 +209,7 @@ class Process(Generic[V]):
         if self.told_to_stop or not (self.displaced or self.successor):
             self._supervisor.stopping()
         else:  # a server that said it stops would be killed when the time for that is over
-            self._supervisor.busy("answering what was accepted")
+            self._supervisor.busy(DRAINING)
         service = self.service
         await self._step("closing the listeners", service.stop_listening)
         await self.tasks.cancel(keep=WORK)
@@ -334,7 +340,7 @@ class Process(Generic[V]):
             log.exception("the upgrade failed")
 
     async def _status(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        health = self.watch.health
+        health = self.health
         return {
             "version": blindpost.__version__,
             "pid": os.getpid(),
@@ -362,7 +368,7 @@ class Process(Generic[V]):
         except Exception as error:
             log.warning("the metrics are incomplete: %s", type(error).__name__)
             text = Text()
-        health, own = self.watch.health, f"blindpost_{self.place.word}_"
+        health, own = self.health, f"blindpost_{self.place.word}_"
         text.gauge(own + "live", "The event loop turns", 1)
         sentence = (("reason", health.sentence),)
         text.metric(own + "ready", "gauge", "It can do its work", [("", sentence, int(health.ready))])
