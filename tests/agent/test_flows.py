@@ -23,7 +23,8 @@ from blindpost.agent.messages.flows import Flow, Flows
 from blindpost.agent.messages.retelling import Retelling
 from blindpost.agent.routers.sessions import Session
 from blindpost.agent.store import deletion, messages, queues
-from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.database import AgentStore, Db
+from blindpost.agent.store.messages import RcvMessage
 from blindpost.agent.work.suspension import Operation
 from blindpost.client.calls import Call, Failure
 from blindpost.client.errors import ResponseTimeoutError
@@ -142,6 +143,23 @@ def full_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SqliteStore, "commit", commit)
+        yield
+
+
+@contextmanager
+def broken_reads(count: int) -> Iterator[None]:
+    """The disk cannot read a received message so often."""
+    original, left = messages.find_rcv, count
+
+    def find_rcv(db: Db, conn_id: str, internal_id: int) -> RcvMessage | None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise StoreFailedError("the disk cannot be read")
+        return original(db, conn_id, internal_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "find_rcv", find_rcv)
         yield
 
 
@@ -753,6 +771,18 @@ async def test_a_message_that_cannot_be_read_keeps_no_other_from_being_shown_aga
         await telling
         assert [(await received(bob)).msg.body for _ in range(2)] == [b"%d" % first, b"%d" % last]
     assert "a stored message cannot be read" in caplog.text
+
+
+@virtual
+async def test_a_message_that_the_disk_cannot_read_for_now_is_shown_again_later(tmp_path: Path) -> None:
+    async with waiting(tmp_path, 1) as (bob, _):
+        await bob.message(ack=False)
+        bob.rt.ground.store.was_cut = True
+        retelling = Retelling(bob.rt.ground)
+        with broken_reads(1):
+            await bob.rt.ground.lasting(retelling.run)
+        assert content(await received(bob)) == (b"0", MsgOk())
+        await nothing_for(bob)
 
 
 @virtual

@@ -31,11 +31,11 @@ class Retelling:
         stream = self._ground.stream
         while self._left:
             await stream.has_room()
-            conn_id, internal_id, attempts = self._left.popleft()
             try:
-                self._tell(conn_id, internal_id, attempts)
+                self._tell(*self._left[0])
             except (WireError, ValueError):
                 log.exception("a stored message cannot be read")
+            self._left.popleft()  # not where the disk could not be read: then it is begun with again
             await asyncio.sleep(0)
 
     def _tell(self, conn_id: ConnId, internal_id: int, attempts: int) -> None:
