@@ -392,6 +392,45 @@ async def test_what_its_router_does_not_have_any_more_is_shown_again(tmp_path: P
             assert not [event for event in again.seen if isinstance(event, Failed)]
 
 
+@virtual
+async def test_what_comes_after_it_waits_until_it_is_shown_again(tmp_path: Path) -> None:
+    """Killed when its router was told, while more messages waited than the program is shown at once."""
+    network = Network()
+    async with two_parties(tmp_path, network=network) as (alice, bob):
+        conns = sorted([await connect(alice, bob) for _ in range(6)], key=lambda both: both[1].id)
+        await settle()
+        for ours, _ in conns[:-1]:
+            await ours.send(b"of others")
+            await bob.message(ack=False)
+        for number in range(4):
+            await conns[-1][0].send(b"%d" % number)
+        await alice.agent.flush()
+        await asyncio.sleep(1)
+        await bob.message()
+        event = await bob.message(ack=False)
+        original = Flows._told
+
+        async def told(self: Flows, *place: object) -> object:
+            answer = await original(self, *place)  # type: ignore[arg-type]  # as they came
+            killed(tmp_path, tmp_path / "left.db")
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Flows, "_told", told)
+            await event.msg.ack()
+        await bob.agent.close()
+        few = on_network(network, quick_config(events_max=2))
+        async with party(tmp_path / "left.db", config=few) as again:
+            found: list[tuple[bytes, object]] = []
+            while len(found) < 3:
+                await asyncio.sleep(1)  # a busy program: what is not shown yet waits
+                event = await again.message(ack=False)
+                if event.conn.id == conns[-1][1].id:
+                    found.append(content(event))
+                    await event.msg.ack()
+            assert found == right(1, 2, 3)
+
+
 @pytest.mark.parametrize("shown", [False, True])
 @virtual
 async def test_it_is_shown_again_until_it_is_acknowledged(tmp_path: Path, shown: bool) -> None:
@@ -739,7 +778,7 @@ async def test_a_connection_that_is_deleted_has_nothing_to_show_again(tmp_path: 
     async with waiting(tmp_path, 1) as (bob, _):
         event = await bob.message(ack=False)
         store = bob.rt.ground.store
-        assert [name for name, _, _ in messages.unacknowledged(store.reading)] == [event.conn.id]
+        assert [name for name, _ in messages.unacknowledged(store.reading)] == [event.conn.id]
         with store.transaction() as db:
             if waits:
                 deletion.mark_waiting(db, event.conn.id, 1)
@@ -760,7 +799,7 @@ async def test_a_message_that_cannot_be_read_keeps_no_other_from_being_shown_aga
         first, broken, last = sorted(range(3), key=lambda number: conns[number][1].id)
         store = bob.rt.ground.store
         store.was_cut = True
-        retelling = Retelling(bob.rt.ground)
+        retelling = Retelling(bob.rt.ground, bob.rt.sessions)
         with store.transaction() as db:
             update = "UPDATE rcv_messages SET integrity = x'00' WHERE conn_id = ?"
             db.sql.execute(update, (conns[broken][1].id,))
@@ -778,7 +817,7 @@ async def test_a_message_that_the_disk_cannot_read_for_now_is_shown_again_later(
     async with waiting(tmp_path, 1) as (bob, _):
         await bob.message(ack=False)
         bob.rt.ground.store.was_cut = True
-        retelling = Retelling(bob.rt.ground)
+        retelling = Retelling(bob.rt.ground, bob.rt.sessions)
         with broken_reads(1):
             await bob.rt.ground.lasting(retelling.run)
         assert content(await received(bob)) == (b"0", MsgOk())
@@ -841,25 +880,19 @@ async def test_a_restored_backup_shows_what_it_has_not_acknowledged(tmp_path: Pa
             assert content(await received(again)) == (b"0", MsgOk())
 
 
-@pytest.mark.parametrize("since", ["brought", "being acknowledged", "acknowledged"])
+@pytest.mark.parametrize("since", ["being acknowledged", "acknowledged"])
 @virtual
 async def test_what_is_known_better_since_the_start_is_not_shown_again(tmp_path: Path, since: str) -> None:
-    network = Network()
-    async with waiting(tmp_path, 2, network) as (bob, _):
+    async with waiting(tmp_path, 2) as (bob, _):
         event = await bob.message(ack=False)
         bob.rt.ground.store.was_cut = True
-        retelling = Retelling(bob.rt.ground)
-        if since == "brought":
-            for ends in network.connections:
-                ends[0].cut()
-            event = await received(bob)
+        retelling = Retelling(bob.rt.ground, bob.rt.sessions)
         with stopped(0 if since == "being acknowledged" else 1, heard=False):
-            if since != "brought":
-                await event.msg.ack()
-                await settle()
+            await event.msg.ack()
+            await settle()
+            await retelling.run()
             if since == "acknowledged":
                 assert content(await received(bob)) == (b"1", MsgOk())
-            await retelling.run()
             await nothing_for(bob)
 
 

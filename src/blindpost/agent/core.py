@@ -112,7 +112,7 @@ class Core:
         )
         ground.stream.pressure.listen(self._pressed)
         ground.tell_again()
-        self._retelling = Retelling(ground)
+        self._retelling = Retelling(ground, sessions)
         self._unclaimed = connections.unclaimed(store.reading)
         if store.is_copy:
             ground.keep(partial(self.sync.finish_as_copy, self.sync.begin_as_copy()))

@@ -500,10 +500,10 @@ def acknowledged(db: Db, conn_id: ConnId, internal_id: int) -> None:
     acknowledging(db, conn_id, internal_id)
 
 
-def unacknowledged(db: Db) -> list[tuple[ConnId, int, int]]:
-    """What was shown and not acknowledged, with how often its router brought it again."""
+def unacknowledged(db: Db) -> list[tuple[ConnId, int]]:
+    """What was shown and not acknowledged."""
     query = (
-        "SELECT r.conn_id, r.internal_id, r.receive_attempts FROM rcv_messages r"
+        "SELECT r.conn_id, r.internal_id FROM rcv_messages r"
         " JOIN connections c ON c.conn_id = r.conn_id"
         " WHERE r.user_ack = 0 AND c.deleted = 0 AND c.deleted_at_wait_delivery IS NULL"
         " ORDER BY r.conn_id, r.internal_id"
