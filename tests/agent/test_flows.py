@@ -880,6 +880,21 @@ async def test_a_restored_backup_shows_what_it_has_not_acknowledged(tmp_path: Pa
             assert content(await received(again)) == (b"0", MsgOk())
 
 
+@virtual
+async def test_a_copy_of_a_closed_store_shows_what_it_has_not_acknowledged(tmp_path: Path) -> None:
+    """The router was told of it since the copy was made."""
+    network, path = Network(), tmp_path / "b.db"
+    async with waiting(tmp_path, 2, network) as (bob, _):
+        await bob.message(ack=False)
+        await bob.agent.close()
+        shutil.copy(path, tmp_path / "kept.db")
+        async with party(path, config=on_network(network)) as again:
+            assert content(await again.message()) == (b"0", MsgOk())
+        shutil.copy(tmp_path / "kept.db", path)
+        async with party(path, config=on_network(network)) as older:
+            assert content(await received(older)) == (b"0", MsgOk())
+
+
 @pytest.mark.parametrize("since", ["being acknowledged", "acknowledged"])
 @virtual
 async def test_what_is_known_better_since_the_start_is_not_shown_again(tmp_path: Path, since: str) -> None:

@@ -75,7 +75,8 @@ class AgentStore:
     def __init__(self, file: SqliteStore, vault: Vault, *, was_cut: bool) -> None:
         self._file = file
         self.was_cut = was_cut
-        """Whether the program was killed the last time, or had told a router something that is not stored."""
+        """Whether the program was killed the last time, or had told a router something that is not stored, or
+        told it later, since this is a copy."""
         self.unsure = lives.in_doubt(file.reading) if was_cut else set[tuple[ConnId, int]]()
         """Messages that were acknowledged to their routers while the store does not say so yet, in this life
         or the one that was cut before it."""
@@ -116,9 +117,10 @@ class AgentStore:
                 if first is not None:
                     seal_anew(sql, first, vault)
                 sql.execute("INSERT OR IGNORE INTO settings (name, value) VALUES ('made', x'01')")
-                if lives.is_other_file(sql, path):
+                is_copy = lives.is_other_file(sql, path)
+                if is_copy:
                     sql.execute(MARK_COPY, (COPY,))
-                was_cut = not lives.ended_surely(sql)
+                was_cut = not lives.ended_surely(sql) or is_copy
                 life = lives.begin(sql, path, entropy)
             lives.finish(path, life)
             if first is not None:
