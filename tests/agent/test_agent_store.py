@@ -116,6 +116,13 @@ def test_a_backup_has_what_was_not_committed_yet_and_says_what_it_is(tmp_path: P
         assert not copy.is_copy
 
 
+def test_half_of_a_transaction_is_in_no_backup(tmp_path: Path) -> None:
+    with closing(AgentStore.open(tmp_path / "a.db")) as store:
+        with store.transaction(), pytest.raises(RuntimeError, match="inside of a transaction"):
+            store.backup(tmp_path / "copy.db")
+        assert not (tmp_path / "copy.db").exists()
+
+
 def test_what_nobody_waited_for_is_stored_when_the_store_is_closed(tmp_path: Path) -> None:
     store = AgentStore.open(tmp_path / "a.db")
     joined(store)

@@ -177,3 +177,19 @@ def test_a_store_whose_folder_is_gone_is_closed_all_the_same(
     shutil.rmtree(tmp_path / "folder")
     store.close()
     assert "moved or deleted" in caplog.text
+
+
+def test_a_store_that_cannot_be_read_for_a_moment_is_not_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.db"
+
+    def unreadable(sql: sqlite3.Connection) -> set[tuple[str, int]]:
+        raise StoreFailedError("the disk cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lives, "in_doubt", unreadable)
+        with pytest.raises(StoreFailedError) as failed:
+            AgentStore.open(path)
+    AgentStore.open(path).close()
+    assert "cannot be read" in str(failed.value), "it is still held, with all that it refers to"

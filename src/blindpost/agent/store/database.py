@@ -127,10 +127,10 @@ class AgentStore:
                 file.erase()
             if durability is Durability.FULL:
                 file.defer_syncs()
+            return cls(file, vault, was_cut=was_cut)
         except BaseException:
             file.close()
             raise
-        return cls(file, vault, was_cut=was_cut)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Db]:
