@@ -128,6 +128,31 @@ async def test_a_client_that_does_not_close_is_cut(tmp_path: Path, monkeypatch: 
     writer.close()
 
 
+async def test_what_happens_while_a_server_drains_is_in_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(tmp_path / "router")
+    needed = "Needs the extra \"pipeline\" (pip install 'blindpost[pipeline]').\nenabled = "
+    edit(tmp_path / "router", f"{needed}false", f"{needed}true")
+    process, task = await running(tmp_path / "router")
+    order: list[str] = []
+    drain, close = process.service.drain, JournalKeeper.close
+
+    async def drained(seconds: float) -> None:
+        await drain(seconds)
+        order.append("drained")
+
+    async def closed(journal: JournalKeeper) -> None:
+        await close(journal)
+        order.append("journal closed")
+
+    monkeypatch.setattr(process.service, "drain", drained)
+    monkeypatch.setattr(JournalKeeper, "close", closed)
+    process.stop()
+    await task
+    assert order == ["drained", "journal closed"]
+
+
 async def test_another_may_serve_before_the_last_client_has_read_its_answers(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +162,7 @@ async def test_another_may_serve_before_the_last_client_has_read_its_answers(
         choices, "session_limits", lambda settings: replace(patient(settings), close_timeout_s=3600.0)
     )
     init(tmp_path / "router", "--store", "postgres", "--dsn", database)
+    edit(tmp_path / "router", "standby = false", "standby = true")
     edit(tmp_path / "router", "drain_s = 30", "drain_s = 3600")
     with_metrics = f'enabled = true\naddress = "127.0.0.1"\nport = {free_port()}'
     edit(tmp_path / "router", 'enabled = false\naddress = "127.0.0.1"\nport = 9464', with_metrics)

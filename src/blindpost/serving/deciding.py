@@ -78,8 +78,7 @@ class EngineService(Service[P]):
         self._core.stop()
 
     async def release(self) -> None:
-        if self._database is not None:
-            self._core.store.close()
+        self._core.store.close()
 
     async def close(self) -> None:
         self._core.store.close()

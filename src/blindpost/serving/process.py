@@ -215,15 +215,22 @@ class Process(Generic[V]):
         await self.tasks.cancel(keep=WORK)
         service.stop()
         await self.tasks.finish(WORK)
+        is_shared = self.place.shared is not None
+        if not is_shared:
+            await self._drain()
         if self._journal is not None:
             await self._step("closing the journal", self._journal.close)
-        await self._step("releasing the database", service.release)
-        await self._step("draining", lambda: service.drain(service.drain_s))
+        if is_shared:  # somebody waits for the database, and the journal read it for the last time
+            await self._step("releasing the database", service.release)
+            await self._drain()
         await self._metrics.close()
         await self._control.close()
         await self.watch.close()
         await self._step("closing the store", service.close)
         logs.tell_all_repeated()
+
+    async def _drain(self) -> None:
+        await self._step("draining", lambda: self.service.drain(self.service.drain_s))
 
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """One step of shutdown; if it fails, the others still run."""

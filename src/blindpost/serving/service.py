@@ -41,7 +41,7 @@ class Service(ABC, Generic[P]):
 
     The frame starts `signs`, calls `begin`, starts `work`, calls `listen`, and starts `rounds` and `tasks`.
     At the end it calls `stop_listening`, ends the background work, calls `stop`, waits for `work`, then
-    `release`, `drain` and `close`.
+    `drain` and `close`; `release` before these if others wait for its database.
     """
 
     role: ClassVar[str]
@@ -88,7 +88,7 @@ class Service(ABC, Generic[P]):
         """Take no new connections; those that are open stay."""
 
     async def release(self) -> None:
-        """Let go of a database that others may have: all is decided, and only answers are still to leave."""
+        """Let go of a database that others wait for: all is decided, and only answers are still to leave."""
 
     @abstractmethod
     async def drain(self, seconds: float) -> None:
