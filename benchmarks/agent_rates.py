@@ -192,7 +192,8 @@ async def counted(alice: Agent, bob: Agent, conns: list[Connection], count: int)
     await sent(alice, bob, conns, count)
     for agent in (alice, bob):
         agent._ground.store.reading.sql.set_trace_callback(None)
-        vars(agent._ground.store._file).pop("sync", None)
+        for owner, name in _syncing(agent):
+            vars(owner).pop(name, None)
     ours, theirs = (_per(*one, count) for one in zip(seen, syncs, strict=True))
     return ours, theirs
 
@@ -203,14 +204,24 @@ def _counted_syncs(agent: Agent) -> list[None] | None:
     if not getattr(file, "defers_syncs", False):
         return None
     seen: list[None] = []
-    sync = file.sync
-
-    def counting() -> None:
-        seen.append(None)
-        sync()
-
-    file.sync = counting
+    for owner, name in _syncing(agent):
+        setattr(owner, name, _counting(getattr(owner, name), seen))
     return seen
+
+
+def _syncing(agent: Agent) -> list[tuple[object, str]]:
+    """What is called for each sync: of the store, and of the log beside it, which older trees do not have."""
+    store: Any = agent._ground.store
+    intake = getattr(store, "intake", None)
+    return [(store._file, "sync"), *([] if intake is None else [(intake, "_synced")])]
+
+
+def _counting(original: Callable[..., None], seen: list[None]) -> Callable[..., None]:
+    def counting(*given: object) -> None:
+        seen.append(None)
+        original(*given)
+
+    return counting
 
 
 def _per(statements: list[str], syncs: list[None] | None, count: int) -> Counted:

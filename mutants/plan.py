@@ -83,6 +83,7 @@ GATES: dict[str, tuple[str, ...]] = {
     **_gates("agent", "work.commands", _tests("agent", "test_decisions_commands")),
     **_gates("agent", "store.grouping", _tests("agent", "test_store_groups test_store_parts")),
     **_gates("agent", "store.database", _tests("agent", STORE)),
+    **_gates("agent", "store.intake", _tests("agent", "test_intake")),
     **_gates("agent", "store.lives", _tests("agent", "test_copies test_flows")),
     **_gates("agent", "work.stream", _tests("agent", "test_event_stream")),
     **_gates("agent", "work.suspension", _tests("agent", "test_suspension test_operations")),

@@ -14,6 +14,7 @@ from blindpost.agent import (
     ContactRequested,
     Event,
     Failed,
+    MsgOk,
     RatchetSync,
     Received,
     StoreFailedError,
@@ -22,13 +23,17 @@ from blindpost.agent import (
 from blindpost.agent.handshake.confirming import Arrived
 from blindpost.agent.links.values import invitation_link
 from blindpost.agent.messages import content, receiving
+from blindpost.agent.messages.acking import ack_later
 from blindpost.agent.messages.content import Arrival, Fate
+from blindpost.agent.messages.layers import open_delivery
 from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
 from blindpost.agent.notifications.model import PushMode, Token
 from blindpost.agent.rotation import recipient
 from blindpost.agent.routers.sessions import SessionKey
-from blindpost.agent.store import connections, deletion, ntf_tokens, queues, ratchets
+from blindpost.agent.store import connections, deletion, messages, ntf_tokens, queues, ratchets
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.grouping import Group
+from blindpost.agent.store.intake import Came, Entry, Record
 from blindpost.agent.work.retries import MESSAGE_FAST
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.kem import KemLibrary
@@ -47,6 +52,7 @@ from blindpost.wire.keys import Algorithm, PublicKey
 from blindpost.wire.smp.messages import Message, QuotaMarker
 from blindpost.wire.smp.responses import MSG
 from blindpost.wire.smp.values import QueueMode
+from blindpost.wire.value import Buffer
 from tests.support.agent.desk import KEYED, VERSION, Desk
 from tests.support.agent.parties import joined
 from tests.support.agent.ratchets import seeded
@@ -225,6 +231,205 @@ def test_a_message_on_the_session_of_others_does_not_take_the_place_of_the_true_
 
     run_virtual(main())
     assert (desk.heard(), desk.in_hand) == ([b"first"], 0)
+
+
+# What an agent finds that did not end by itself
+
+
+def left(desk: Desk, msg: MSG, *done: MSG) -> Record:
+    return Record(desk.called(msg), tuple(desk.called(one) for one in done), msg.enc_body)
+
+
+def bodies(desk: Desk) -> list[bytes]:
+    """Of the messages that the program has not acknowledged."""
+    db = desk.store.reading
+    found = [messages.find_rcv(db, *key) for key in messages.unacknowledged(db)]
+    return [stored.body for stored in found if stored is not None]
+
+
+def test_what_was_left_is_stored_and_told_nobody(desk: Desk) -> None:
+    """It will be shown again, with all that is not acknowledged: its router may not have it."""
+    one, two = desk.said(AMsg(b"one")), desk.said(AMsg(b"two"))
+    desk.start(left(desk, one), left(desk, two))
+    assert bodies(desk) == [b"one", b"two"]
+    assert (desk.events, desk.acks, desk.hurried) == ([], 0, [])
+    assert desk.store.unsure == set(messages.unacknowledged(desk.store.reading))
+    assert desk.store.intake.left == ()
+    assert desk.store._group is None, "it is durable"
+    desk.take(desk.said(AMsg(b"three")))
+    (event,) = desk.events
+    assert isinstance(event, Received)
+    assert (event.msg.body, event.msg.integrity) == (b"three", MsgOk())
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_what_was_left_and_is_stored_is_left_as_it_is(desk: Desk, is_done: bool) -> None:
+    msg = desk.said(AMsg(b"one"))
+    desk.take(msg)
+    (key,) = messages.unacknowledged(desk.store.reading)
+    if is_done:
+        with desk.change() as tx:
+            messages.acknowledged(tx, *key)
+    attempts = "SELECT receive_attempts FROM rcv_messages"
+    before = desk.store.reading.sql.execute(attempts).fetchall()
+    assert desk.heard() == [b"one"]
+    desk.start(left(desk, msg))
+    assert bodies(desk) == ([] if is_done else [b"one"])
+    assert (desk.events, desk.acks) == ([], 0)
+    assert desk.store.reading.sql.execute(attempts).fetchall() == before
+    assert desk.store.unsure == set(), "what is stored was looked for when the store was opened"
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_what_the_program_was_done_with_is_not_shown_again(desk: Desk, is_stored: bool) -> None:
+    one, two = desk.said(AMsg(b"one")), desk.said(AMsg(b"two"))
+    if is_stored:
+        desk.take(one)
+        desk.store.unsure.update(messages.unacknowledged(desk.store.reading))
+        assert desk.heard() == [b"one"]
+    desk.start(left(desk, one), left(desk, two, one, desk.said(AMsg(b"unknown"))))
+    assert bodies(desk) == [b"two"]
+    assert desk.store.unsure == set(messages.unacknowledged(desk.store.reading))
+
+
+def test_what_is_being_acknowledged_stays_for_its_command(desk: Desk) -> None:
+    one, two = desk.said(AMsg(b"one")), desk.said(AMsg(b"two"))
+    desk.take(one)
+    ((_, internal_id),) = messages.unacknowledged(desk.store.reading)
+    with desk.change() as tx:
+        ack_later(tx, desk.queue, one.msg_id, internal_id)
+    desk.start(left(desk, two, one))
+    stored = messages.find_rcv(desk.store.reading, CONN, internal_id)
+    assert stored is not None
+    assert (stored.user_ack, desk.acks, bodies(desk)) == (True, 1, [b"two"])
+
+
+@pytest.mark.parametrize("queue", ["deleted", "unknown"])
+def test_what_was_left_by_a_queue_that_is_gone_is_left_alone(
+    desk: Desk, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = left(desk, desk.said(AMsg(b"late")))
+    if queue == "deleted":
+        with desk.change() as tx:
+            queues.set_rcv_deleted(tx, desk.queue)
+    else:
+        record = replace(record, came=record.came._replace(queue_number=7))
+    desk.start(record)
+    assert (bodies(desk), desk.events, desk.acks) == ([], [], 0)
+    assert caplog.text == ""
+
+
+def test_what_is_not_for_the_program_is_left_to_its_router(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes again, and is acknowledged then: nothing of it is stored now. What follows it is read."""
+    hello, after = desk.said(Hello()), desk.said(AMsg(b"after"))
+    garbled = MSG(b"garbled", bytes(16_000))
+    before = desk.whole
+    desk.start(left(desk, hello), left(desk, garbled))
+    assert (desk.whole, desk.events, desk.acks, caplog.text) == (before, [], 0, "")
+    desk.start(left(desk, hello), left(desk, garbled), left(desk, after))
+    assert bodies(desk) == [b"after"]
+    assert (desk.events, desk.acks) == ([], 0)
+
+
+def test_a_defect_in_what_was_left_keeps_no_agent_from_starting(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = desk.said(AMsg(b"one")), desk.said(AMsg(b"two"))
+    opened, seen = open_delivery, list[None]()
+
+    def once(queue: RcvQueue, msg: MSG) -> object:
+        seen.append(None)
+        if len(seen) == 1:
+            raise LookupError("a bug")
+        return opened(queue, msg)
+
+    monkeypatch.setattr(receiving, "open_delivery", once)
+    desk.start(left(desk, one), left(desk, two))
+    assert bodies(desk) == [b"two"]
+    assert "a message that came before the start could not be processed" in caplog.text
+
+
+def test_a_disk_without_room_keeps_what_was_left(desk: Desk) -> None:
+    record = left(desk, desk.said(AMsg(b"one")))
+    refuse(desk, 1)
+    with pytest.raises(StoreFailedError, match="the disk is full"):
+        desk.start(record)
+    assert desk.store.intake.left == (record,)
+    desk.start(record)
+    assert bodies(desk) == [b"one"]
+
+
+# As it came
+
+
+class Notes:
+    """What is noted of messages before they are opened."""
+
+    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch, *, room: bool = True) -> None:
+        self.added: list[tuple[Came, bytes]] = []
+        self.released: list[Came] = []
+        self._desk, self._room = desk, room
+        desk.flow.acknowledged(CONN)
+        for _ in range(2):
+            desk.flow.answered(CONN, MSG(b"", b""), 0.0)
+        monkeypatch.setattr(desk.store, "came", self._came)
+        monkeypatch.setattr(desk.store.intake, "release", lambda entry: self.released.append(entry.came))
+
+    def _came(self, came: Came, body: Buffer) -> Entry | None:
+        assert not self._desk.events
+        self.added.append((came, bytes(body)))
+        return Entry(came) if self._room else None
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_messages_that_follow_each_other_are_noted_as_they_came(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """Until the store has them for good; without a note somebody waits for the store."""
+    notes = Notes(desk, monkeypatch, room=room)
+    awaited: list[bool] = []
+    monkeypatch.setattr(Group, "at_once", lambda _, *, awaited: waits(awaited))
+
+    def waits(is_awaited: bool) -> None:
+        awaited.append(is_awaited)
+        assert notes.released == []
+
+    msg = desk.said(AMsg(b"one"))
+    desk.take(msg)
+    assert desk.heard() == [b"one"]
+    assert notes.added == [(desk.called(msg), msg.enc_body)]
+    assert notes.released == ([desk.called(msg)] if room else [])
+    assert awaited == [not room]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_what_could_not_be_stored_is_noted_once_more(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    notes = Notes(desk, monkeypatch, room=room)
+    begin, refused = desk.store._file.begin, list[None]()
+
+    def full() -> None:
+        if not refused:
+            refused.append(None)
+            raise StoreFailedError("the disk is full")
+        begin()
+
+    monkeypatch.setattr(desk.store._file, "begin", full)
+    msg = desk.said(AMsg(b"one"))
+    desk.take(msg)
+    assert desk.heard() == [b"one"]
+    assert [came for came, _ in notes.added] == [desk.called(msg)] * 2
+    assert notes.released == ([desk.called(msg)] * 2 if room else [])
+
+
+def test_other_messages_are_not_noted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes(desk, monkeypatch)
+    desk.flow.acknowledged("another")
+    desk.take(desk.said(AMsg(b"one")))
+    assert (desk.heard(), notes.added) == ([b"one"], [])
 
 
 def test_a_broken_store_takes_nothing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

@@ -211,7 +211,7 @@ async def test_a_store_in_the_first_format_is_resealed_when_opened(tmp_path: Pat
             assert opened_everywhere(db.sql, db.vault) > 20
             assert (await alice.message()).msg.body == SHORT
             names = {name for (name,) in db.sql.execute("SELECT name FROM settings")}
-            assert {name for name in names if not name.startswith("life")} == {"made", "vault"}
+            assert {name for name in names if not name.startswith("life")} == {"intake", "made", "vault"}
             (clear,) = {connections.load(db, each).last_rcv_hash for each in connections.conn_ids(db)} - {b""}
         stored = bytes_of(tmp_path)
         assert clear not in stored

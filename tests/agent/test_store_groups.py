@@ -92,6 +92,40 @@ def test_a_group_that_is_wanted_at_once_waits_for_nobody(bench: Bench) -> None:
     bench.run(main())
 
 
+def test_a_group_that_nobody_waits_for_is_committed_at_once_and_not_synced(bench: Bench) -> None:
+    async def main() -> None:
+        group, ended = bench.change(), list[bool]()
+        group.when_ended(ended.append)
+        await settled()
+        assert bench.commits == 0, "that is no hurry"
+        group.at_once(awaited=False)
+        assert (bench.commits, bench.busy, ended) == (1, 0, [])
+        other = bench.change()
+        other.at_once(awaited=False)
+        await settled()
+        assert (bench.commits, bench.busy, ended) == (2, 0, [])
+        durable = started(bench.store.durable())
+        await settled()
+        await bench.let_go()
+        await durable
+        assert (ended, bench.syncs) == ([True], 1)
+
+    bench.run(main())
+
+
+def test_who_waited_before_still_waits_for_the_disk(bench: Bench) -> None:
+    async def main() -> None:
+        group = bench.change()
+        durable = started(group.durable())
+        await asyncio.sleep(0)
+        group.at_once(awaited=False)
+        assert (bench.commits, bench.busy) == (1, 1)
+        await bench.let_go()
+        await durable
+
+    bench.run(main())
+
+
 def test_what_is_wanted_at_once_waits_for_a_busy_disk(bench: Bench) -> None:
     async def main() -> None:
         bench.change().at_once()

@@ -111,6 +111,7 @@ class Core:
             flows=flows,
         )
         ground.stream.pressure.listen(self._pressed)
+        self.reception.receive_again()
         ground.tell_again()
         self._retelling = Retelling(ground, sessions)
         self._unclaimed = connections.unclaimed(store.reading)

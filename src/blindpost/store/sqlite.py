@@ -170,7 +170,7 @@ class SqliteStore:
 
     def begin(self) -> None:
         """The start of a transaction that `commit` or `rollback` ends."""
-        self._must_be_ours()
+        self.must_be_ours()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -178,7 +178,7 @@ class SqliteStore:
 
     def commit(self) -> None:
         """Everything since `begin` is durable, or nothing of it happened."""
-        self._must_be_ours()
+        self.must_be_ours()
         try:
             self._connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
@@ -202,7 +202,7 @@ class SqliteStore:
 
         Once it fails it fails for good: the kernel tells only once that it could not write, and forgets it.
         """
-        self._must_be_ours()
+        self.must_be_ours()
         if self._log is None:
             return
         with self._syncing:
@@ -256,9 +256,9 @@ class SqliteStore:
                 if change is not None:
                     with copy:
                         change(copy)
-            _sync(partial)
+            sync_whole(partial)
             os.rename(partial, target)
-            _sync(target.parent)
+            sync_whole(target.parent)
         except BaseException as error:
             for left in ("", "-wal", "-shm"):
                 partial.with_name(partial.name + left).unlink(missing_ok=True)
@@ -272,7 +272,7 @@ class SqliteStore:
 
         It is for another process to copy. SQLite's locks on it would end as soon as this one closed it.
         """
-        self._must_be_ours()
+        self.must_be_ours()
         if self._is_held:
             raise StoreFailedError(f"{self.path}: another copy of it is being made")
         try:
@@ -295,13 +295,14 @@ class SqliteStore:
 
         Deleted rows are overwritten in the file itself (`secure_delete`); the log keeps them until this.
         """
-        self._must_be_ours()
+        self.must_be_ours()
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
             raise self.failed(error) from error
 
-    def _must_be_ours(self) -> None:
+    def must_be_ours(self) -> None:
+        """`StoreFailedError` in a fork of the process that opened it."""
         if self._forked:
             raise StoreFailedError(
                 f"{self.path} is open in the process that this one is a fork of: open it later"
@@ -434,7 +435,13 @@ def _statements(script: str) -> Iterator[str]:
             pending = ""
 
 
-def _sync(path: Path) -> None:
+def datasync(descriptor: int) -> None:
+    """What was written there survives a power loss; `OSError` if not."""
+    _datasync(descriptor)
+
+
+def sync_whole(path: Path) -> None:
+    """The same for a file with its size and dates, or for a folder with its names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -18,6 +18,7 @@ from blindpost.agent.model import ConnMode, QueueStatus, RcvQueue, Whole
 from blindpost.agent.routers.sessions import Session, SessionKey
 from blindpost.agent.store import connections, queues, ratchets
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.intake import Came, Record
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.transactions import Tx
@@ -80,7 +81,8 @@ class Desk:
         self.ground = Ground(store, CONFIG, (), pool, lambda conn_id: Connection(cast(Calls, None), conn_id))
         self.ground.work.events.listen(lambda told: self.events.append(told[0]))
         self.ground.work.hurry.listen(lambda key: self.hurried.append(key[1]))
-        self._reception = Reception(self.ground, cast(Any, self.drains), Flow())
+        self.flow = Flow()
+        self._reception = Reception(self.ground, cast(Any, self.drains), self.flow)
         self.store = store
         self.events: list[Event] = []
         self.hurried: list[int] = []
@@ -153,6 +155,15 @@ class Desk:
     def take(self, msg: MSG, rcv_id: bytes | None = None, key: SessionKey = SESSION) -> float:
         """The router has delivered it; the seconds until it was taken."""
         return run_virtual(self.bring(msg, rcv_id, key))
+
+    def start(self, *left: Record) -> None:
+        """The agent starts, and finds this beside its store."""
+        self.store.intake.left = left
+        self._reception.receive_again()
+
+    def called(self, msg: MSG) -> Came:
+        """What a message is called in the log."""
+        return Came(CONN, self.queue.number, msg.msg_id)
 
     def process(self, queue: RcvQueue, msg: MSG) -> None:
         """It is processed, although something has happened to the queue since it was found."""

@@ -1,12 +1,13 @@
 """Acknowledging messages that come one after the other: a router answered the acknowledgement before at once,
 and with the next message.
 
-There a message costs one commit and one sync, and nothing waits but for the disk and for the router. The sync
-begins with the commit, while the program handles the message. What the program is done with is deleted in the
-commit that stores the next message, and its acknowledgement is made ready; it leaves when the disk has the
-message. An agent that is killed in between has a message that its router does not have any more: it is shown
-again (`retelling`), for `ack` had not returned. Or its router has what is deleted here, and brings it again:
-then it is a copy of what was read, and is acknowledged.
+There a message costs one commit and one sync, and nothing waits but for the disk and for the router. What
+is synced is the message as it came (`store.intake`); it is opened, committed and given to the program
+meanwhile. What the program is done with is noted with the next message, and deleted in the commit that
+stores that one. Its acknowledgement is made ready, and leaves when the disk has the message. An agent that
+is killed before that has a message which its router may not have any more: it is shown again (`retelling`),
+for `ack` had not returned. Or its router has what is deleted here, and brings it again: then it is a copy
+of what was read, and is acknowledged.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from blindpost.agent.model import ConnId, MessageKind, RcvQueue
 from blindpost.agent.notifications.reading import Reading
 from blindpost.agent.routers.sessions import Session, Sessions
 from blindpost.agent.store import commands, messages, queues
+from blindpost.agent.store.intake import Came
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.suspension import Operation
 from blindpost.agent.work.transactions import Tx
@@ -81,6 +83,10 @@ class _Ready:
     def message(self) -> tuple[ConnId, int]:
         return self.queue.conn_id, self.msg_id
 
+    @property
+    def came(self) -> Came:
+        return Came(self.queue.conn_id, self.queue.number, self.broker_id)
+
 
 class Flows:
     """The acknowledgements of such messages."""
@@ -107,13 +113,26 @@ class Flows:
         finishing.add_done_callback(lambda _: told.set())  # an agent that is closed may not even begin it
         try:
             await told.wait()
-            return await _is_durable(ready.tx)
+            return await self._is_done(ready)
         except asyncio.CancelledError:
             self._ground.spawn(self._surely(ready))  # the program waits no longer; it has acknowledged it
             raise
 
+    async def _is_done(self, ready: _Ready) -> bool:
+        """Wait until it is durable that the program is done with a message. False if that was taken back, and
+        is to be done again."""
+        entry = self._ground.store.intake.saying_done(ready.came)
+        try:
+            if entry is None:
+                await ready.tx.durable()
+                return True
+            await ready.tx.written()
+            return await entry.kept()
+        except StoreFailedError:
+            return False
+
     async def _surely(self, ready: _Ready) -> None:
-        if await _is_durable(ready.tx):
+        if await self._is_done(ready):
             return
         with contextlib.suppress(ConnError, StoreFailedError):
             async with self._ground.locked(ready.queue.conn_id):
@@ -141,7 +160,9 @@ class Flows:
         with ground.joined(sure=True, spare=True) as tx:
             tx.acknowledged(conn_id, msg_id)
             messages.acknowledged(tx, conn_id, msg_id)
-        return _Ready(queue, msg_id, message.broker_id, session, call, tx)
+        ready = _Ready(queue, msg_id, message.broker_id, session, call, tx)
+        tx.group.done.append(ready.came)
+        return ready
 
     async def _finished(self, ready: _Ready, told: asyncio.Event) -> None:
         """Tell the router when it may forget the message, and take what it answers."""
@@ -163,7 +184,11 @@ class Flows:
             return None
         async with ground.operations.under_way(Operation.SENDING):
             left: asyncio.Future[float | None] = loop.create_future()
-            ground.store.once_durable(ready.message, partial(self._leave, ready, left))
+            entry, leave = ground.store.intake.of(ready.came), partial(self._leave, ready, left)
+            if entry is None:
+                ground.store.once_durable(ready.message, leave)
+            else:
+                entry.once_kept(leave)
             began = await left
             if began is None:
                 return None
@@ -197,12 +222,3 @@ class Flows:
                 if queue is not None:
                     ack_later(tx, queue, ready.broker_id)
         await tx.written()
-
-
-async def _is_durable(tx: Tx) -> bool:
-    """False if it was taken back, and is to be done again."""
-    try:
-        await tx.durable()
-    except StoreFailedError:
-        return False
-    return True

@@ -32,6 +32,7 @@ from blindpost.agent.rotation import recipient
 from blindpost.agent.rotation.draining import Draining
 from blindpost.agent.routers.sessions import ELSEWHERE, Session
 from blindpost.agent.store import connections, messages, queues, ratchets
+from blindpost.agent.store.intake import Came
 from blindpost.agent.sync import synchronisation
 from blindpost.agent.work.ground import Ground
 from blindpost.agent.work.retries import MESSAGE_FAST, Retry
@@ -61,6 +62,10 @@ from blindpost.wire.value import Buffer
 from blindpost.wire.versions import VersionRange
 
 log = logging.getLogger(__name__)
+
+
+class _NotForProgramError(Exception):
+    """A message that is known, or between agents."""
 
 
 class Reception:
@@ -123,16 +128,71 @@ class Reception:
             await asyncio.sleep(retry.delay_s)
             retry = retry.next()
 
+    def receive_again(self) -> None:
+        """What came one after the other before the program was killed or the power failed: the store may not
+        have it, and its routers may have forgotten it. Nobody is told here: what is not acknowledged is shown
+        again. What is not for the program is with its routers still, and is left to them."""
+        store = self._ground.store
+        for record in store.intake.left:
+            self._receive_again(record.came, record.body)
+            for came in record.done:
+                self._done_again(came)
+        store.commit()
+        store.intake.forget_left()
+
+    def _receive_again(self, came: Came, body: Buffer) -> None:
+        ground, db = self._ground, self._ground.store.reading
+        queue = queues.find_rcv_number(db, came.conn_id, came.queue_number)
+        if queue is None or queue.deleted or messages.find_by_broker_id(db, *came) is not None:
+            return
+        try:
+            with ground.untold() as tx:
+                if _opened(tx, queue, MSG(came.broker_id, body)) is not Fate.PENDING:
+                    raise _NotForProgramError
+        except StoreFailedError:
+            raise
+        except (_NotForProgramError, AgentError):
+            return
+        except Exception:
+            log.exception("a message that came before the start could not be processed")
+            return
+        stored = messages.find_by_broker_id(db, *came)
+        if stored is not None:
+            ground.store.unsure.add((came.conn_id, stored.internal_id))
+
+    def _done_again(self, came: Came) -> None:
+        stored = messages.find_by_broker_id(self._ground.store.reading, *came)
+        if stored is not None and not stored.user_ack:
+            with self._ground.untold() as tx:
+                messages.acknowledged(tx, came.conn_id, stored.internal_id)
+            self._ground.store.unsure.discard((came.conn_id, stored.internal_id))
+
     async def process(self, queue: RcvQueue, msg: MSG) -> None:
         """One message, alone with its connection."""
         async with (
             self._ground.locked(queue.conn_id),
             self._ground.kem_source(self._may_need_pair(queue)) as kem,
         ):
-            tx = self._process(queue, msg, kem)
             if self._flow.is_of(queue.conn_id):
-                tx.group.at_once()
+                tx = self._at_once(queue, msg, kem)
+            else:
+                tx = self._process(queue, msg, kem)
         await tx.written()
+
+    def _at_once(self, queue: RcvQueue, msg: MSG, kem: KemSource) -> Tx:
+        """The disk makes it durable as it came, and it is opened and committed meanwhile."""
+        intake = self._ground.store.intake
+        entry = self._ground.store.came(Came(queue.conn_id, queue.number, msg.msg_id), msg.enc_body)
+        try:
+            tx = self._process(queue, msg, kem)
+        except StoreFailedError:
+            if entry is not None:
+                intake.release(entry)
+            raise
+        if entry is not None:
+            tx.group.when_ended(lambda _: intake.release(entry))
+        tx.group.at_once(awaited=entry is None)
+        return tx
 
     def _may_need_pair(self, queue: RcvQueue) -> bool:
         """Whether a step of the ratchet could ask for a KEM key pair."""

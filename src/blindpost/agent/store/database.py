@@ -15,6 +15,7 @@ from blindpost.agent.errors import InactiveError
 from blindpost.agent.model import ConnId
 from blindpost.agent.store import lives
 from blindpost.agent.store.grouping import PARTS_MAX, UNSYNCED_MAX, Group
+from blindpost.agent.store.intake import KEY_SIZE, Came, Entry, Intake, Record, left_at
 from blindpost.agent.store.remembering import RememberingConnection
 from blindpost.agent.store.schema import MIGRATIONS, add_functions
 from blindpost.agent.store.syncing import SyncThread
@@ -24,6 +25,7 @@ from blindpost.crypto.entropy import Entropy, system_entropy
 from blindpost.engine.loop import StoreFailedError
 from blindpost.store.contract import Durability
 from blindpost.store.sqlite import AGENT, SqliteStore
+from blindpost.wire.value import Buffer
 
 _KEPT_MAX = 2048
 COPY = "copy"
@@ -69,11 +71,21 @@ class Db:
         self.memo = memo
 
 
+def _intake(sql: sqlite3.Connection, path: Path, vault: Vault, entropy: Entropy) -> Intake:
+    """The log beside a store, which has its key."""
+    sql.execute("INSERT OR IGNORE INTO settings (name, value) VALUES ('intake', ?)", (entropy(KEY_SIZE),))
+    (key,) = sql.execute("SELECT value FROM settings WHERE name = 'intake'").fetchone()
+    beside = path.with_name(f"{path.name}-intake")
+    return Intake(beside, key, vault, entropy, left_at(beside, key, vault))
+
+
 class AgentStore:
     """One agent's connections, keys and messages. This process is the only one that has it open."""
 
-    def __init__(self, file: SqliteStore, vault: Vault, *, was_cut: bool) -> None:
+    def __init__(self, file: SqliteStore, vault: Vault, intake: Intake, *, was_cut: bool) -> None:
         self._file = file
+        self.intake = intake
+        intake.on_failure = self._break
         self.was_cut = was_cut
         """Whether the program was killed the last time, or had told a router something that is not stored, or
         told it later, since this is a copy."""
@@ -120,14 +132,15 @@ class AgentStore:
                 is_copy = lives.is_other_file(sql, path)
                 if is_copy:
                     sql.execute(MARK_COPY, (COPY,))
-                was_cut = not lives.ended_surely(sql) or is_copy
+                intake = _intake(sql, path, vault, entropy)
+                was_cut = not lives.ended_surely(sql) or is_copy or bool(intake.left)
                 life = lives.begin(sql, path, entropy)
             lives.finish(path, life)
             if first is not None:
                 file.erase()
             if durability is Durability.FULL:
                 file.defer_syncs()
-            return cls(file, vault, was_cut=was_cut)
+            return cls(file, vault, intake, was_cut=was_cut)
         except BaseException:
             file.close()
             raise
@@ -281,12 +294,22 @@ class AgentStore:
         """The disk lost something, and nobody can say what: nothing is taken and nothing leaves any more."""
         log.critical("the store needs a repaired disk, then a restart: %s", failure)
         self._broken = failure
+        self.intake.fail()
         ended, self._committed, self._under_sync = [*self._under_sync, *self._committed], [], []
         self._drop(failure)
         for group in ended:
             group.ended(failure)
         if self.on_break is not None:
             self.on_break(failure)
+
+    def came(self, came: Came, body: Buffer) -> Entry | None:
+        """Make a message durable as it came, with what the program is done with, while it is opened. None:
+        it is durable only with what comes of it."""
+        if self._broken is not None or not self._file.defers_syncs:
+            return None
+        self._file.must_be_ours()
+        done = () if self._group is None else tuple(self._group.done)
+        return self.intake.add(Record(came, done, body))
 
     async def durable(self, name: Hashable = None) -> None:
         """Wait until everything that can be read is durable, or what a part gave this name: what leaves the
@@ -382,6 +405,7 @@ class AgentStore:
             self._erasing.cancel()
         self._closed = True
         self._thread.shutdown()
+        self.intake.close(is_stored=ended is not None)
         self._file.close()
         if ended is not None:
             with contextlib.suppress(StoreFailedError):  # the number before it is beside it, and known too

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
+from blindpost.agent.store.intake import Came
 from blindpost.engine.loop import StoreFailedError
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Group:
         """Whether it may be taken back: all its parts would be done again, and nobody waits for them."""
         self.names: set[Hashable] = set()
         """What of it must not leave the machine before it is durable, for those who ask for it alone."""
+        self.done: list[Came] = []
+        """Messages that the program is done with by a part of it."""
         self._store = store
         self._after: list[Callable[[], None]] = []
         self._writing: list[asyncio.Future[None]] = []
@@ -73,8 +76,12 @@ class Group:
     def leave(self, work: Callable[[bool], None]) -> None:
         """To be done in the very moment in which it is durable, or turns out not to be: who waits for a turn
         of the loop waits for what all others do in theirs."""
-        self._leaving.append(work)
+        self.when_ended(work)
         self._hurry_to_disk()
+
+    def when_ended(self, work: Callable[[bool], None]) -> None:
+        """The same without any hurry."""
+        self._leaving.append(work)
 
     async def written(self) -> None:
         """Wait until all parts are committed; `StoreFailedError` if nothing of them happened."""
@@ -122,11 +129,12 @@ class Group:
             self.hurried = True
             self._handle = asyncio.get_running_loop().call_soon(self._turn, TURNS_MAX, self.parts)
 
-    def at_once(self) -> None:
+    def at_once(self, *, awaited: bool = True) -> None:
         """Commit now and begin to make it durable, without waiting for others that might join: what comes
-        next waits for the disk. Those who wait are told if that fails."""
+        next waits for the disk, unless it is not `awaited`. Those who wait are told if that fails."""
         if self._open:
-            self.hurried = self.awaited = True
+            self.hurried = True
+            self.awaited |= awaited
             with contextlib.suppress(StoreFailedError):
                 self._store.write()
 

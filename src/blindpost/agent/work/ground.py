@@ -18,6 +18,7 @@ from blindpost.agent.events import AgentFailed
 from blindpost.agent.model import ConnId
 from blindpost.agent.store import events as event_rows
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.store.grouping import Group
 from blindpost.agent.work.keeping import load_event
 from blindpost.agent.work.key_pairs import KemKeyPool
 from blindpost.agent.work.retries import MESSAGE_FAST, Retry
@@ -174,9 +175,18 @@ class Ground:
         back, since it would only be done again."""
         source = kem if kem is not None else KemLibrary()
         with self.store.part(sure=sure, spare=spare, seldom=seldom) as group:
-            tx = Tx(self.store.reading, group, self.config, self.servers, self.work, self.handle, source)
+            tx = self._tx(group, source)
             yield tx
         group.follow(tx.release)
+
+    @contextmanager
+    def untold(self) -> Iterator[Tx]:
+        """The same, and nothing follows from it."""
+        with self.store.part() as group:
+            yield self._tx(group, KemLibrary())
+
+    def _tx(self, group: Group, kem: KemSource) -> Tx:
+        return Tx(self.store.reading, group, self.config, self.servers, self.work, self.handle, kem)
 
     @asynccontextmanager
     async def kem_source(self, wanted: bool = True) -> AsyncIterator[KemSource]:
