@@ -6,8 +6,10 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from blindpost.store import sqlite
 from blindpost.store.contract import Durability
 from blindpost.testing import Network
 from blindpost.testing.clock import run_virtual
-from blindpost.wire.primitives import LIST_MAX
+from blindpost.wire.primitives import LIST_MAX, encode
 from blindpost.wire.smp.commands import Command
 from blindpost.wire.smp.responses import Response
 from tests.support.agent.agents import on_network, party
@@ -152,6 +154,8 @@ def test_whatever_was_torn_is_not_read(tmp_path: Path) -> None:
     ran(main())
     whole = path.read_bytes()
     size = whole.rindex(bytes([2]) * 100) + 100
+    path.write_bytes(whole[:size])
+    assert left_at(path, KEY, PLAIN) == [record(1), record(2)]
     for at in range(0, size, 7):
         path.write_bytes(whole[:at])
         assert left_at(path, KEY, PLAIN) == ([record(1)] if at >= size // 2 else [])
@@ -190,11 +194,11 @@ def test_a_file_that_cannot_be_made_is_not_asked_for_again(
 ) -> None:
     """Nothing of it stays."""
     tried: list[Path] = []
-    sync_whole = sqlite.sync_whole
 
     def full(path: Path) -> None:
         tried.append(path)
-        raise OSError(28, "No space left on device")
+        if path == tmp_path:
+            raise OSError(28, "No space left on device")
 
     async def main() -> None:
         log = await opened(tmp_path / "log")
@@ -204,9 +208,8 @@ def test_a_file_that_cannot_be_made_is_not_asked_for_again(
 
     monkeypatch.setattr(intake_module, "sync_whole", full)
     ran(main())
-    assert tried == [tmp_path]
+    assert tried == [tmp_path / "log", tmp_path]
     assert list(tmp_path.iterdir()) == []
-    assert sync_whole is not full
 
 
 def test_what_does_not_fit_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,11 +223,27 @@ def test_what_does_not_fit_is_not_taken(tmp_path: Path, monkeypatch: pytest.Monk
         assert log.of(came(2)) is None
         log.release(first)
         assert log.add(record(2, size=500)) is None
-        added(log, record(2))
-        assert left_at(path, KEY, PLAIN) == [record(2)]
+        room = 500 - log_size(record(2, size=0))
+        assert log.add(record(2, size=room + 1)) is None
+        added(log, record(2, size=room))
+        assert left_at(path, KEY, PLAIN) == [record(2, size=room)]
         assert log.add(record(2)) is None, "it is there"
+
+    ran(main())
+
+
+def log_size(one: Record) -> int:
+    """What a record takes in the file."""
+    return 4 + 16 + len(encode(one, intake_module._write_record))
+
+
+def test_so_many_messages_that_are_done_fit(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await opened(tmp_path / "log")
         assert log.add(Record(came(3), (came(1),) * (LIST_MAX + 1), b"")) is None
-        assert left_at(path, KEY, PLAIN) == [record(2)]
+        most = Record(came(3), (came(1),) * LIST_MAX, b"")
+        added(log, most)
+        assert left_at(tmp_path / "log", KEY, PLAIN) == [most]
 
     ran(main())
 
@@ -277,6 +296,31 @@ def test_until_what_was_left_is_stored_nothing_is_written(tmp_path: Path) -> Non
         added(log, record(3))
 
     ran(main())
+
+
+async def test_a_file_that_is_being_made_when_it_is_closed_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    made = intake_module._made
+
+    def slowly_made(path: Path) -> FileIO:
+        begun.set()
+        assert go_on.wait(10)
+        try:
+            return made(path)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(intake_module, "_made", slowly_made)
+    log = log_at(tmp_path / "log")
+    assert log.add(record(1)) is None
+    assert begun.wait(10)
+    go_on.set()
+    log.close(is_stored=True)
+    assert ended.wait(10)
+    assert os.listdir(tmp_path) == []
+    assert log._file is None
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

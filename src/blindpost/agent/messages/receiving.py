@@ -185,7 +185,7 @@ class Reception:
         entry = self._ground.store.came(Came(queue.conn_id, queue.number, msg.msg_id), msg.enc_body)
         try:
             tx = self._process(queue, msg, kem)
-        except StoreFailedError:
+        except BaseException:
             if entry is not None:
                 intake.release(entry)
             raise

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from io import FileIO
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,12 +144,12 @@ def left_at(path: Path, key: bytes, vault: Vault) -> list[Record]:
 
 def _record_at(content: memoryview, at: int, key: bytes) -> tuple[int, int, memoryview] | None:
     start = at + _CHECKSUM_SIZE
-    if start + _HEAD.size > len(content):
+    try:
+        of_round, number, size = _HEAD.unpack_from(content, start)
+    except struct.error:
         return None
-    of_round, number, size = _HEAD.unpack_from(content, start)
     end = start + _HEAD.size + size
-    checksum = int.from_bytes(content[at:start], "big")
-    if end > len(content) or zlib.crc32(content[start:end], zlib.crc32(key)) != checksum:
+    if zlib.crc32(content[start:end], zlib.crc32(key)) != int.from_bytes(content[at:start], "big"):
         return None
     return of_round, number, content[start + _HEAD.size : end]
 
@@ -170,16 +170,16 @@ class Intake:
         self._is_made = False
         """Whether it was tried to make the file: a disk that has no room for it is not asked again."""
         self._is_broken = False
-        self._round = int.from_bytes(entropy(4), "big") << 32
-        """Not that of anything that may be left in the file."""
-        self._at = self._number = 0
+        self._rounds = count(int.from_bytes(entropy(4), "big") << 32)
+        """None is that of anything that may be left in the file."""
+        self._round = self._number = self._at = 0
         self._needed: dict[Came, Entry] = {}
         """Those that the store does not have for good."""
         self._done: dict[Came, Entry] = {}
         """Those of them that say so of a message."""
         self._written: list[Entry] = []
         self._under_sync: list[Entry] = []
-        self.on_failure: Callable[[StoreFailedError], None] | None = None
+        self.on_failure: Callable[[StoreFailedError], object] = lambda _: None
         """Called when the disk could not make something durable."""
 
     def of(self, came: Came) -> Entry | None:
@@ -199,7 +199,7 @@ class Intake:
         if record.came in self._needed or len(record.done) > LIST_MAX:
             return None
         if not self._needed:
-            self._at, self._number, self._round = 0, 0, self._round + 1
+            self._at, self._number, self._round = 0, 0, next(self._rounds)
         content = self._vault.seal(encode(record, _write_record), _SEALED, self._round, self._number)
         head = _HEAD.pack(self._round, self._number, len(content))
         checksum = zlib.crc32(content, zlib.crc32(head, self._seed))
@@ -230,26 +230,22 @@ class Intake:
 
     def forget_left(self) -> None:
         """The store has for good what was left."""
-        if self.left:
-            self.left = ()
-            self._path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self.left = ()
 
     def _make(self) -> None:
         if self._is_made or self.left:
             return
         self._is_made = True
         with contextlib.suppress(RuntimeError):  # the machine has no thread for us
-            making = asyncio.get_running_loop().run_in_executor(self._thread, _made, self._path)
-            making.add_done_callback(self._use)
+            asyncio.get_running_loop().run_in_executor(self._thread, self._make_file)
 
-    def _use(self, making: asyncio.Future[FileIO]) -> None:
-        error = making.exception()
-        if error is None:
-            self._file = making.result()
-        else:
-            log.info(
-                "%s was not made: messages that come one after the other take longer: %s", self._path, error
-            )
+    def _make_file(self) -> None:
+        """In the thread: an agent that is closed meanwhile waits for it."""
+        try:
+            self._file = _made(self._path)
+        except OSError as error:
+            log.info("%s was not made, and messages in a row take longer: %s", self._path, error)
 
     def _sync(self) -> None:
         if self._under_sync or not self._written or self._file is None:
@@ -263,8 +259,7 @@ class Intake:
         error = syncing.exception()
         if error is not None:
             self.fail()
-            if self.on_failure is not None:
-                self.on_failure(StoreFailedError(f"{self._path} cannot be synced: {error}"))
+            self.on_failure(StoreFailedError(f"{self._path} cannot be synced: {error}"))
             return
         ended, self._under_sync = self._under_sync, []
         for entry in ended:
@@ -290,14 +285,12 @@ class Intake:
 
 def _made(path: Path) -> FileIO:
     """A file of its full size, which a power loss does not take away."""
-    file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, _PRIVATE), "r+")
     try:
-        if file.write(bytes(SIZE)) != SIZE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(file.fileno())
-        sync_whole(path.parent)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
+            file.write(bytes(SIZE))
+        for place in (path, path.parent):
+            sync_whole(place)
+        return FileIO(path, "r+")
     except BaseException:
-        file.close()
         path.unlink(missing_ok=True)
         raise
-    return file
