@@ -98,6 +98,7 @@ class Agent:
         self._passphrase = passphrase
         self._config = config
         self._opened: Core | None = None
+        self._was_open = False
         self._closed = asyncio.Event()
         self._closed.set()
 
@@ -129,7 +130,7 @@ class Agent:
             pool = await undo.enter_async_context(KemKeyPool(config.key_pairs, config.pair_maker))
             core = Core(store, config, self._servers, self._ntf_servers, pool)
             undo.pop_all()
-        self._opened, self._closed = core, asyncio.Event()
+        self._opened, self._was_open, self._closed = core, True, asyncio.Event()
         core.ground.home = asyncio.get_running_loop()
         core.ground.spawn(core.start())
         return self
@@ -196,6 +197,8 @@ class Agent:
 
     async def next_event(self) -> Event | None:
         """The next event; None when the agent is closed."""
+        if self._opened is None and self._was_open:
+            return None
         return await self._ground.stream.take()
 
     # Links

@@ -167,6 +167,7 @@ class Core:
         if finished:
             ground.stream.settle()
         async with contextlib.AsyncExitStack() as ending:
+            ending.push_async_callback(ground.stop)  # what follows from the last commit
             ending.callback(ground.stream.close)
             ending.callback(ground.store.close)
             ending.push_async_callback(ground.pool.close)

@@ -62,6 +62,7 @@ class Ground:
         """The event loop that runs all of this, once it is known."""
         self._locks: dict[object, _Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends = False
 
     def tell_again(self) -> None:
         """Repeat the events that the program had not taken, or not finished with, when it ended."""
@@ -115,8 +116,10 @@ class Ground:
         return ub64(self.config.entropy(ID_SIZE))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Something in the background, which ends with the agent."""
+        """Something in the background, which ends with the agent; while that ends it is not begun."""
         task = asyncio.get_running_loop().create_task(work)
+        if self._ends:
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -154,6 +157,7 @@ class Ground:
 
     async def stop(self) -> None:
         """End background work; all of it is stored and continues after the next start."""
+        self._ends = True
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
