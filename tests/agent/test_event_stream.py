@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from blindpost.agent import Connected, Connection, Event, Received, ReceivedMessage, Suspended, Up
+from blindpost.agent import Connected, Connection, Event, Received, ReceivedMessage, Sent, Suspended, Up
 from blindpost.agent.connection import Calls
+from blindpost.agent.work import stream
 from blindpost.agent.work.stream import EventStream
 from blindpost.testing.clock import run_virtual
 from tests.support.agent.rows import ROUTER
@@ -258,3 +259,60 @@ async def test_there_is_room_until_so_many_events_wait_and_when_half_of_them_wen
         assert not waiting.done(), left + 1
         await reader.take()
     await waiting
+
+
+def told(number: int) -> Sent:
+    return Sent(conn(), number, None)
+
+
+@pytest.mark.parametrize(("count", "dropped"), [(11, []), (12, [8]), (21, [8]), (24, [8, 10])])
+def test_what_nobody_takes_is_dropped_in_the_end(
+    count: int, dropped: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The oldest that a restart would forget as well; messages and what is stored come."""
+    monkeypatch.setattr(stream, "LEFT_MAX", 10)
+
+    async def talk() -> None:
+        reader = Reader(4)
+        reader.stream.put(message(1))
+        reader.stream.put(Connected(conn(), False), 7)
+        for number in range(count):
+            reader.stream.put(told(number))
+        assert reader.pressed == [True]
+        left = [told(number) for number in range(sum(dropped), count)]
+        assert await reader.rest() == [message(1), Connected(conn(), False), *left]
+        assert reader.pressed == [True, False]
+
+    run_virtual(talk())
+    assert caplog.messages == [
+        f"nobody takes events: {some} that ask for nothing were dropped" for some in dropped
+    ]
+
+
+@with_reader
+async def test_who_is_told_that_there_is_no_room_finds_none(reader: Reader) -> None:
+    seen: list[bool] = []
+    reader.stream.pressure.listen(lambda _: seen.append(reader.stream._has_room.is_set()))
+    for number in range(4):
+        reader.stream.put(told(number))
+    await reader.rest()
+    assert seen == [False, True]
+
+
+@with_reader
+async def test_what_must_not_be_lost_may_wait_without_end(reader: Reader) -> None:
+    """It is looked through again only when as much as before has come."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "LEFT_MAX", 10)
+        reader.stream = EventStream(4)
+        looked, drop = [], reader.stream._drop
+
+        def noted() -> None:
+            drop()
+            looked.append(len(reader.stream._events))
+
+        patch.setattr(reader.stream, "_drop", noted)
+        for number in range(34):
+            reader.stream.put(message(number))
+    assert looked == [14, 24, 34]
+    assert [cast(Received, event).msg.id for event in await reader.rest()] == list(range(34))

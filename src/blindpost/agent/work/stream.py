@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 
 from blindpost.agent.events import ConnEvent, Event, ReceiptsReceived, Received
 from blindpost.agent.model import ConnId
 from blindpost.agent.work.signals import Signal
+
+log = logging.getLogger(__name__)
+
+LEFT_MAX = 100_000
+"""So many events more than are wanted may wait, some twenty megabytes."""
 
 _Kept = tuple[Event, int | None]
 
@@ -24,10 +30,13 @@ class EventStream:
     killed before that gets it again. Nothing else has to be called for it, and a loop that handles one event
     after the other is correct as it is.
     `pressure` tells when `most` wait, so that nothing more is taken from routers, and when half of them went.
+    What is sent is told further on. Where nobody takes events, the oldest that a restart would forget as well
+    are dropped in the end.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._drop_at = most + LEFT_MAX
         self._events: deque[_Kept] = deque()
         self._held: dict[ConnId, list[_Kept]] = {}
         self._messages: Counter[tuple[ConnId, int]] = Counter()
@@ -99,9 +108,27 @@ class EventStream:
         if message is not None:
             self._messages[message] += 1
         self._taker.set()
-        if len(self._events) >= self._most and self._has_room.is_set():
+        if len(self._events) >= self._most:
+            self._press()
+
+    def _press(self) -> None:
+        """Too many wait."""
+        if self._has_room.is_set():
             self._has_room.clear()
             self.pressure.tell(True)
+        if len(self._events) >= self._drop_at:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Keep messages, what is stored, and what came last."""
+        waited = len(self._events)
+        self._events = deque(
+            kept
+            for number, kept in enumerate(self._events, self._most - waited)
+            if number >= 0 or kept[1] is not None or _message_of(kept[0]) is not None
+        )
+        self._drop_at = len(self._events) + LEFT_MAX
+        log.warning("nobody takes events: %d that ask for nothing were dropped", waited - len(self._events))
 
     def close(self) -> None:
         """No more events: those that wait can still be taken, but not settled."""
