@@ -11,6 +11,7 @@ import pytest
 from blindpost.agent import Agent
 from blindpost.bot import Bot, Chat, deaths
 from blindpost.bot.deaths import DEATHS_MAX, Deaths
+from blindpost.bot.working import ALONE_S
 from tests.support.bot.bots import BotWorld
 from tests.support.client.scripted_router import virtual
 
@@ -121,3 +122,63 @@ def test_what_comes_after_its_end_reaches_no_other_file(tmp_path: Path) -> None:
         store.write(b"untouched")
     assert (tmp_path / "store").read_bytes() == b"untouched"
     assert (tmp_path / "handled").stat().st_mode & 0o777 == 0o600
+
+
+def never_ending(place: BotWorld) -> Bot:
+    bot = place.bot(drain_s=0.0)
+
+    @bot.message()
+    async def handle(chat: Chat) -> None:
+        if chat.text == "never end":
+            await asyncio.Event().wait()
+        await chat.reply(f"heard {chat.text}")
+
+    return bot
+
+
+@virtual
+async def test_who_is_handled_alone_and_never_ends_keeps_nobody_waiting_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with BotWorld(tmp_path) as place:
+        bot = never_ending(place)
+        async with bot.open() as link:
+            ann, bob = await place.guest("Ann", link), await place.guest("Bob", link)
+            await ann.say("never end")
+            await asyncio.sleep(5)
+            monkeypatch.setattr(Deaths, "end", lambda self, key: None)  # as if it was killed
+        monkeypatch.undo()
+        async with bot.open():
+            began = place.now()
+            await asyncio.sleep(5)
+            assert await bob.ask("hello") == "heard hello"
+            assert ALONE_S <= place.now() - began < ALONE_S + 10
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+@virtual
+async def test_who_is_to_be_handled_alone_does_not_wait_for_ever_for_others(
+    tmp_path: Path, at_once: int
+) -> None:
+    """Nor does anybody else meanwhile. Where all places are taken for ever, nobody is handled."""
+    async with BotWorld(tmp_path) as place:
+        bot = never_ending(place)
+        bot._at_once = at_once
+        async with bot.open() as link:
+            ann, bob = await place.guest("Ann", link), await place.guest("Bob", link)
+            eve = await place.guest("Eve", link)
+            await ann.say("never end")
+            await asyncio.sleep(5)
+            for contact in bot.contacts():
+                if contact.name == "Bob":
+                    bot._workers._deaths._suspects[deaths._name(contact.id)] = 0  # type: ignore[union-attr]
+            began = place.now()
+            await bob.say("hello")
+            await asyncio.sleep(1)
+            await eve.say("me too")
+            if at_once == 1:
+                await asyncio.sleep(3 * ALONE_S)
+                assert len(bot._workers._running) == 3  # type: ignore[union-attr]  # it is open
+            else:
+                assert [await eve.hear(), await bob.hear()] == ["heard me too", "heard hello"]
+                assert ALONE_S <= place.now() - began < ALONE_S + 10

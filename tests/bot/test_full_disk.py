@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import ConnError
+from blindpost.agent import Connection, ConnError, StoreFailedError
 from blindpost.bot import Bot, Chat, Outbox
 from blindpost.bot.deaths import Deaths, _left_in
 from blindpost.chat import ContactConnected, ContactGone, MessageReceived
@@ -354,3 +354,30 @@ async def test_what_is_tried_again_is_counted_once(tmp_path: Path, disk: Disk) -
             counted = bot.metrics
             assert (counted.received, counted.set_aside) == (3, 2)
             assert (counted.connected, counted.contacts, counted.sent) == (1, 1, 2)
+
+
+@virtual
+async def test_who_writes_while_the_disk_cannot_be_read_is_answered_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever look at the connection fails; one is whether its answers are read."""
+    async with BotWorld(tmp_path) as place:
+        bot = with_echo(place.bot())
+        async with bot.open() as link:
+            bob = await place.guest("Bob", link)
+            find, looks = bot.chats.agent.connection, 0
+
+            def connection(conn_id: str) -> Connection:
+                nonlocal looks
+                looks += 1
+                if looks == failing:
+                    raise StoreFailedError("the disk cannot be read")
+                return find(conn_id)
+
+            monkeypatch.setattr(bot.chats.agent, "connection", connection)
+            for failing in itertools.count(1):
+                looks = 0
+                assert await bob.ask("/echo here") == "here"
+                if looks < failing:
+                    break
+            assert failing > 1

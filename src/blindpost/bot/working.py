@@ -23,6 +23,8 @@ log = logging.getLogger("blindpost.bot")
 
 LOOK_S = 5.0
 """How often to look whether a contact has read some of its answers."""
+ALONE_S = 60.0
+"""So long at most others wait for a task that is to be handled alone: it may never end, and so may they."""
 STORE_PAUSE_S = 5.0
 """A full disk is not the handler's fault: it is retried until there is room, or the bot closes."""
 
@@ -104,7 +106,7 @@ class Workers:
     async def _work(self, key: str, queue: deque[Task]) -> None:
         try:
             while queue and not self.closing:
-                if self._is_unread(key):
+                if await self._chats.agent.lasting(partial(self._is_unread, key)):
                     await asyncio.sleep(LOOK_S)
                     continue
                 async with self._place(key):
@@ -121,7 +123,7 @@ class Workers:
             if not queue:
                 self._queues.pop(key, None)
 
-    def _is_unread(self, key: str) -> bool:
+    async def _is_unread(self, key: str) -> bool:
         """Whether too many answers wait for the contact whom this is from. A member of a group who does not
         read is passed over when something is sent there."""
         with contextlib.suppress(ConnError):
@@ -131,18 +133,43 @@ class Workers:
 
     @contextlib.asynccontextmanager
     async def _place(self, key: str) -> AsyncIterator[None]:
-        """Room for one handler; one that may have ended the program before runs alone."""
-        wanted = self._most if self._deaths.is_suspect(key) else 1
-        held = 0
-        try:
-            async with self._all_places if wanted > 1 else contextlib.nullcontext():
-                while held < wanted:
-                    await self._places.acquire()
-                    held += 1
-            yield
-        finally:
-            for _ in range(held):
+        """Room for one handler; one that may have ended the program before runs alone, for a while."""
+        if self._deaths.is_suspect(key):
+            async with self._all_places_for_a_while():
+                yield
+        else:
+            async with self._places:
+                yield
+
+    @contextlib.asynccontextmanager
+    async def _all_places_for_a_while(self) -> AsyncIterator[None]:
+        """All places, or those that can be had in time; then one."""
+        loop, held = asyncio.get_running_loop(), 0
+
+        def leave(kept: int) -> None:
+            nonlocal held
+            while held > kept:
+                held -= 1
                 self._places.release()
+
+        try:
+            async with self._all_places:
+                end = loop.time() + ALONE_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(end):
+                        while held < self._most:
+                            await self._places.acquire()
+                            held += 1
+            if not held:
+                await self._places.acquire()
+                held = 1
+            limit = loop.call_at(end, leave, 1)
+            try:
+                yield
+            finally:
+                limit.cancel()
+        finally:
+            leave(0)
 
     async def _noted(self, task: Task) -> None:
         """Handle a task, so that it is known whose fault it is if the program ends meanwhile."""
