@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import random
 import signal
 import socket
 import sys
+import weakref
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +29,17 @@ from blindpost.engine.undo import Undo
 from blindpost.router.asking import Asked, ask
 from blindpost.router.changes import Wanted
 from blindpost.router.events import Commands
-from blindpost.router.fronts import channel, fleet, frames
+from blindpost.router.fronts import channel, fleet, frames, front
 from blindpost.router.fronts.far import FarSession
 from blindpost.router.fronts.front import WORK_MAX, Carried, FrontProcess
-from blindpost.router.fronts.fronted import Fronted
-from blindpost.router.fronts.line import DESCRIPTORS_MAX, FOR_THE_ENGINE, SocketLine
+from blindpost.router.fronts.fronted import Fronted, FrontedServer
+from blindpost.router.fronts.line import DESCRIPTORS_MAX, FOR_THE_ENGINE, Line, SocketLine
 from blindpost.router.state import RouterClient
 from blindpost.router.work import TURN_WORK, Work, cut
+from blindpost.serving import logs, memory
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
-from blindpost.transport.errors import TransportError
+from blindpost.transport.errors import ConnectionCutError, TransportError
 from blindpost.transport.handshake import Agreement
 from blindpost.transport.keeper import Keeper
 from blindpost.transport.plan import SessionLimits
@@ -245,7 +249,15 @@ def test_what_is_put_off_of_a_block_keeps_the_keys_of_its_own_commands() -> None
 async def stand_still(pid: int) -> None:
     """Stop a process; it may take a step more before it does."""
     os.kill(pid, signal.SIGSTOP)
-    await until_heard(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    await until_heard(lambda: state_of(pid) == "T")
+
+
+def state_of(pid: int) -> str:
+    """The letter of the system, or nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def descriptors() -> int:
@@ -281,6 +293,108 @@ async def test_a_stopped_front_is_replaced_and_others_are_served_meanwhile(tmp_p
             await client.close()
         await until(lambda: as_before(fronts, 2, open_before))
         assert fronts.restarted == 1
+
+
+async def test_a_front_that_stands_still_keeps_no_stop_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections cannot be closed: a stop, and with it an upgrade, waited for them as long as it may."""
+    monkeypatch.setattr(fleet, "LOOK_S", 0.0)
+    async with running_router(tmp_path, fronts=1) as running:
+        fronts = fronts_of(running)
+        assert isinstance(running.router, Fronted)
+        server = FrontedServer(smp_router_plan(new_credentials()), running.router)
+        port = await server.listen("127.0.0.1", 0)
+        client = await SmpClient.connect(replace(running.server, port=str(port)))
+        (front,) = fronts.fronts
+        await stand_still(front.pid)
+        fronts.stop()
+        async with asyncio.timeout(10):
+            await server.wait_empty(60)
+        assert not fronts.fronts
+        await client.close()
+
+
+ENGINE = """
+import asyncio
+from blindpost.router.fronts import channel, fleet, frames
+
+async def main():
+    line, process = fleet.start_process()
+    heard = asyncio.Event()
+    channel.Channel(line, lambda *_: heard.set(), heard.set).tell(frames.PING, 0)
+    await heard.wait()
+    print(process.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_front_that_stands_still_ends_with_its_engine_too() -> None:
+    """It does not notice that the engine was killed: its clients would wait for it, and nobody watches it."""
+    engine = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ENGINE, stdout=asyncio.subprocess.PIPE
+    )
+    assert engine.stdout is not None
+    pid = int(await engine.stdout.readline())
+    await stand_still(pid)
+    engine.kill()
+    await engine.wait()
+    await until_heard(lambda: state_of(pid) in ("", "Z"))
+
+
+async def test_memory_of_a_few_connections_that_ended_in_a_front_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts as the router's: short of memory for good, it closed connections of others."""
+
+    class FailedError(Exception):
+        """An error that refers to itself, as a failed handshake does."""
+
+    def left_behind() -> weakref.ref[FailedError]:
+        error = FailedError()
+        error.args = (error,)
+        return weakref.ref(error)
+
+    monkeypatch.setattr(front, "LOOK_S", 0.0)
+    monkeypatch.setattr(memory, "QUIET_S", 0.0)
+    async with running_front(monkeypatch) as process:
+        found = left_behind()
+        session = Carried(smp_router_plan(new_credentials()), process, Keeper(1.0), 1, b"")
+        process.closed(session, ConnectionCutError())
+        await until_heard(lambda: found() is None)
+
+
+async def test_a_front_tells_how_often_what_it_logged_once_came_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repeated = logs.Repeated(lambda: 0.0)
+    monkeypatch.setattr(logs, "_repeated", repeated)
+    again = log.makeRecord(log.name, logging.ERROR, __file__, 1, "a session failed", (), None)
+    assert [repeated.filter(again) for _ in range(3)] == [True, False, False]
+    monkeypatch.setattr(logs, "COUNTED_S", 0.0)
+    async with running_front(monkeypatch):
+        await until_heard(
+            lambda: "this came 2 times more in the last minute: a session failed" in caplog.text
+        )
+
+
+@contextlib.asynccontextmanager
+async def running_front(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FrontProcess]:
+    """What is run in the process of a front, in this one."""
+    own, other = socket.socketpair()
+    made: asyncio.Future[FrontProcess] = asyncio.get_running_loop().create_future()
+
+    def make(line: Line) -> FrontProcess:
+        made.set_result(FrontProcess(line))
+        return made.result()
+
+    monkeypatch.setattr(front, "FrontProcess", make)
+    running = asyncio.create_task(front.run(other))
+    yield await made
+    own.close()
+    await running
 
 
 def has_come(fronts: fleet.Fronts, count: int) -> bool:

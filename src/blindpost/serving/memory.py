@@ -33,6 +33,27 @@ def anonymous_bytes(pid: int | str = "self") -> int:
     return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGESIZE")
 
 
+class GivingBack:
+    """Frees what ended connections held: even a few can have held much.
+
+    A failed handshake leaves a cycle behind, and collections are rare; the young ones are enough here.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._seen = 0
+        self._at = now()
+
+    def look(self, closed: int) -> None:
+        """So many connections have ended since the start."""
+        fresh = closed - self._seen
+        if fresh >= TRIM_AFTER or (fresh and self._now() - self._at >= QUIET_S):
+            self._seen = closed
+            self._at = self._now()
+            gc.collect(1)
+            give_back(0)
+
+
 class MemoryGuard:
     """Keeps a server below the memory that its limits name."""
 
@@ -44,13 +65,11 @@ class MemoryGuard:
     ) -> None:
         self._limits = limits
         self._used = used
-        self._now = now
-        self._closed = 0
-        self._gave_back_at = now()
+        self._giving_back = GivingBack(now)
 
     async def look(self) -> None:
         limits, memory = self._limits, self._limits.sizes.memory
-        self._give_back()
+        self._giving_back.look(limits.meters.closed)
         used = self._used()
         limits.is_tight = used > memory * NEAR
         if not limits.is_tight:
@@ -64,15 +83,3 @@ class MemoryGuard:
             memory >> 20,
             closed,
         )
-
-    def _give_back(self) -> None:
-        """Free what ended connections held: even a few can have held much.
-
-        A failed handshake leaves a cycle behind, and collections are rare; the young ones are enough here.
-        """
-        closed = self._limits.meters.closed - self._closed
-        if closed >= TRIM_AFTER or (closed and self._now() - self._gave_back_at >= QUIET_S):
-            self._closed += closed
-            self._gave_back_at = self._now()
-            gc.collect(1)
-            give_back(0)

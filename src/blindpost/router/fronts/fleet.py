@@ -253,6 +253,12 @@ class Fronts:
                 front.channel.tell(frames.PING, 0)
         self._ended = [process for process in self._ended if not _is_over(process)]
 
+    async def look_on(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
     def ended(self, front: Front) -> None:
         self.fronts.remove(front)
         self._ended.append(front.process)

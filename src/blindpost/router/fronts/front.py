@@ -8,6 +8,7 @@ engine, and takes its connections with it.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import signal
 import socket
@@ -24,6 +25,8 @@ from blindpost.router.fronts.channel import Channel
 from blindpost.router.fronts.line import FOR_THE_ENGINE, Line, SocketLine
 from blindpost.router.sealing import sealed_message
 from blindpost.serving import logs
+from blindpost.serving.memory import LOOK_S, GivingBack
+from blindpost.serving.tasks import Tasks
 from blindpost.transport import errors
 from blindpost.transport.handshake import FindService
 from blindpost.transport.keeper import Keeper
@@ -48,6 +51,8 @@ WORK_MAX = 1024
 left to the engine. There addresses take turns; here one of them would make all others wait.
 """
 COLLECT_AFTER = (20_000, 10, 10)
+PR_SET_PDEATHSIG = 1
+"""What Linux calls a signal at the end of the parent. Elsewhere there is none."""
 
 
 class Carried(Session):
@@ -122,6 +127,8 @@ class FrontProcess(Handler):
         self._now = now
         self._set_up_logs = set_up_logs
         self._opening: set[asyncio.Task[None]] = set()
+        self.ended = 0
+        """Connections that have ended."""
         self._plan: SessionPlan
         self._keeper: Keeper
         self._channel = Channel(line, self._hear, self._end)
@@ -262,6 +269,7 @@ class FrontProcess(Handler):
     def closed(self, session: Session, reason: errors.TransportError) -> None:
         assert isinstance(session, Carried)
         self._held.pop(session, None)
+        self.ended += 1
         if self._sessions.pop(session.number, None) is not None:
             self._channel.tell(frames.CLOSED, session.number, type(reason).__name__.encode())
 
@@ -309,10 +317,26 @@ class FrontProcess(Handler):
 
 async def run(sock: socket.socket) -> None:
     asyncio.get_running_loop().set_exception_handler(logs.keep_quiet)
-    await FrontProcess(SocketLine(sock)).over
+    process, giving_back, tasks = FrontProcess(SocketLine(sock)), GivingBack(), Tasks()
+
+    async def give_back() -> None:
+        giving_back.look(process.ended)
+
+    tasks.repeat("giving memory back", LOOK_S, give_back)
+    tasks.repeat("counted log lines", logs.COUNTED_S, logs.tell_repeated)
+    await process.over
+    logs.tell_all_repeated()
+
+
+def end_with_engine() -> None:
+    """However this process fares: one that stands still does not notice that its engine was killed."""
+    control = getattr(ctypes.CDLL(None), "prctl", None)
+    if control is not None:
+        control(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:
+    end_with_engine()
     # The engine ends a front by closing its end; signals are for the engine, which blocked them until now.
     for number in FOR_THE_ENGINE:
         signal.signal(number, signal.SIG_IGN)

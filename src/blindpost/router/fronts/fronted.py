@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -107,6 +108,14 @@ class FrontedServer(LimitedServer):
     def __init__(self, plan: SessionPlan, room: Fronted) -> None:
         super().__init__(plan, room)
         self._room = room
+
+    async def wait_empty(self, timeout_s: float) -> None:
+        """A front that stands still is found out meanwhile: everybody would wait for its connections."""
+        looking = asyncio.create_task(self._room.fronts.look_on())
+        try:
+            await super().wait_empty(timeout_s)
+        finally:
+            looking.cancel()
 
     def _accept(self) -> Session:
         return FarSession(self._room.fronts, self._handler, self, self._plan.limits)
