@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -39,6 +40,7 @@ from blindpost.router.work import TURN_WORK, Work, cut
 from blindpost.serving import logs, memory
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
+from blindpost.serving.prometheus import Text
 from blindpost.transport.errors import ConnectionCutError, TransportError
 from blindpost.transport.handshake import Agreement
 from blindpost.transport.keeper import Keeper
@@ -624,6 +626,32 @@ async def test_fronts_are_as_many_as_the_machine_has_a_use_for_and_log_as_their_
     assert router.log.count(b"a front has the settings") == 2, (
         "one that is started later logs like the others"
     )
+
+
+async def test_processor_time_of_fronts_is_counted_and_that_of_ended_ones_is_kept(tmp_path: Path) -> None:
+    async with running_router(tmp_path, fronts=1) as running:
+        fronts = fronts_of(running)
+        before = counted(fronts, "cpu_seconds_total")
+        client = await running.connect()
+        used = counted(fronts, "cpu_seconds_total")
+        assert used > before
+        fronts.fronts[0].kill()
+        assert counted(fronts, "cpu_seconds_total") >= used
+
+        async def waited_for() -> bool:
+            await fronts.look()
+            assert counted(fronts, "cpu_seconds_total") >= used
+            return not fronts._ended
+
+        await until(waited_for)
+        await client.wait_closed()
+
+
+def counted(fronts: fleet.Fronts, what: str) -> float:
+    text = Text()
+    fronts.measure(text)
+    (line,) = re.findall(rf"^blindpost_router_fronts_{what} (.*)$", text.done(), re.MULTILINE)
+    return float(line)
 
 
 STILLBORN = """

@@ -16,8 +16,8 @@ PREFIXES = {
     "ds": ("blindpost_ds_", "process_"),
     "canary": ("blindpost_canary_", "process_"),
 }
-LATER = {"blindpost_canary_latency_seconds"}
-"""Exposed once the first message has arrived."""
+LATER = {"blindpost_canary_latency_seconds", "blindpost_router_fronts_cpu_seconds_total"}
+"""Exposed once the first message has arrived, or by a router with fronts."""
 _NAME = re.compile(r"\b(?:blindpost|simplex|process)_[a-z0-9_]+")
 _PATTERN = re.compile(r'__name__=~"([^"]+)"')
 

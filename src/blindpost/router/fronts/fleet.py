@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import resource
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from blindpost.serving.children import PYTHON
 from blindpost.serving.failures import OperatorError
 from blindpost.serving.logs import log
 from blindpost.serving.memory import anonymous_bytes
+from blindpost.serving.processes import processor_s
 from blindpost.serving.prometheus import Text
 from blindpost.serving.supervisor import unsupervised
 from blindpost.transport.plan import SessionLimits
@@ -330,10 +332,18 @@ class Fronts:
     def measure(self, text: Text) -> None:
         text.gauge("blindpost_router_fronts", "Front processes that run", len(self.fronts))
         text.counter("blindpost_router_fronts_restarted_total", "Front processes replaced", self.restarted)
+        name, help_text = "blindpost_router_fronts_cpu_seconds_total", "Processor time of all of them so far"
+        text.counter(name, help_text, self._processor_s())
         for place, front in enumerate(self.fronts):
             which = (("front", str(place)),)
             connections = [("", which, len(front.sessions))]
             text.metric("blindpost_router_front_connections", "gauge", "Connections of a front", connections)
+
+    def _processor_s(self) -> float:
+        """Of those that were waited for too, as of every command that was run, such as one that upgrades."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        left = (*(front.process for front in self.fronts), *self._ended)
+        return ended.ru_utime + ended.ru_stime + sum(processor_s(process.pid) for process in left)
 
     def memory(self) -> int:
         """What all of them use."""
