@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from blindpost.cli.main import GROUPS
 from blindpost.serving import checking, ports
-from tests.support.serving.commands import edit
+from tests.support.serving.commands import edit, set_fronts
 from tests.support.serving.kinds import CANARY, DS, KINDS, NTF, ROUTER, Kind, change, make, started
 
 ANY = "0.0.0.0"  # noqa: S104 - nothing is bound
@@ -117,6 +117,11 @@ def too_many(folder: Path) -> None:
     edit(folder, "connections = 50000", "connections = 99999999")
 
 
+def too_little_memory(folder: Path) -> None:
+    set_fronts(folder, 7)
+    edit(folder, "memory_mib = 2048", "memory_mib = 128")
+
+
 def no_proxy(folder: Path) -> None:
     edit(folder, 'socks = ""', 'socks = "127.0.0.1:1"')
 
@@ -135,6 +140,7 @@ def no_name(folder: Path) -> None:
         (other_keys, "certificate", "error", "PEM form expected"),
         (future, "clock", "warning", "are newer"),
         (too_many, "open files", "warning", "limits.connections = 99999999"),
+        (too_little_memory, "fronts", "warning", "limits.memory_mib = 128"),
         (no_proxy, "proxy 127.0.0.1:1", "warning", "nothing answers"),
         (no_name, "host nowhere.invalid", "warning", "cannot be looked up"),
         pytest.param(

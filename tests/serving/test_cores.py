@@ -74,3 +74,21 @@ def test_a_router_has_one_front_less_than_cores_where_that_helps_and_memory_allo
     for explicit in (0, 1, 64):
         settings = Settings.model_construct(router=RouterSection(fronts=explicit), limits=limits)
         assert choices.fronts(settings) == explicit
+
+
+@pytest.mark.parametrize(
+    ("fronts", "memory_mib", "is_short"),
+    [(0, 128, False), (2, 128, False), (3, 128, True), (7, 128, True), (7, 512, False), (64, 2048, False)],
+)
+def test_fronts_that_leave_no_memory_for_connections_are_told(
+    fronts: int, memory_mib: int, is_short: bool
+) -> None:
+    """Such a router left one connection to each address, said that everything works, and never why."""
+    settings = Settings.model_construct(
+        router=RouterSection(fronts=fronts), limits=LimitsSection(memory_mib=memory_mib)
+    )
+    told = choices.too_little_memory(settings)
+    assert (told is not None) is is_short
+    if told is not None:
+        assert f"{fronts} fronts" in told
+        assert "limits.memory_mib = 128" in told

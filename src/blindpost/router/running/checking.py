@@ -8,6 +8,7 @@ from cryptography import x509
 
 from blindpost.engine.loop import StoreFailedError
 from blindpost.router.moving.progress import NAME, is_unfinished
+from blindpost.router.running import choices
 from blindpost.router.running.process import RouterService
 from blindpost.router.running.renewing import acme_files, demand_possible, is_due, public_names
 from blindpost.router.running.settings import RouterPlace
@@ -49,7 +50,19 @@ def checks_of(place: RouterPlace, runs: bool) -> Checks:
     async def access() -> str:
         return _told_access(place)
 
-    tries = {"certificate": certificate, "CA key": ca_key, "store": store, "new queues": access}
+    async def fronts() -> str:
+        short = choices.too_little_memory(settings)
+        if short is not None:
+            raise DoubtError(short, "raise limits.memory_mib, or set fewer router.fronts")
+        return str(choices.fronts(settings))
+
+    tries = {
+        "certificate": certificate,
+        "CA key": ca_key,
+        "store": store,
+        "new queues": access,
+        "fronts": fronts,
+    }
     web_ports = [] if settings.web.plain_port == "off" else [Port("127.0.0.1", settings.web.plain_port)]
     return Checks(
         settings.limits.connections,

@@ -11,6 +11,7 @@ from blindpost.router.config import RouterRules
 from blindpost.router.running.settings import LimitsSection, Settings
 from blindpost.serving.cores import cores
 from blindpost.serving.limits import LimitSizes
+from blindpost.serving.memory import NEAR
 from blindpost.store.contract import Durability
 from blindpost.transport.plan import SessionLimits
 
@@ -27,7 +28,9 @@ FRONTS_CORES_MIN = 3
 FRONTS_MAX = 7
 """With more of them the engine is the limit."""
 FRONT_MIB = 128
-"""One front at most for so much of what a router may use: it takes 27 MiB before its first connection."""
+"""One front at most for so much of what a router may use."""
+ENGINE_BARE_MIB, FRONT_BARE_MIB = 52, 27
+"""What each takes before its first connection."""
 
 
 def fronts(settings: Settings) -> int:
@@ -38,6 +41,18 @@ def fronts(settings: Settings) -> int:
     count = cores()
     most = min(FRONTS_MAX, settings.limits.memory_mib // FRONT_MIB)
     return min(count - 1, most) if count >= FRONTS_CORES_MIN else 0
+
+
+def too_little_memory(settings: Settings) -> str | None:
+    """Why there would be no room for connections: they are closed as soon as they come."""
+    count, memory_mib = fronts(settings), settings.limits.memory_mib
+    bare_mib = ENGINE_BARE_MIB + count * FRONT_BARE_MIB
+    if not count or bare_mib < memory_mib * NEAR:
+        return None
+    return (
+        f"a router with {count} fronts takes {bare_mib} MiB before its first connection, and connections are "
+        f"closed from {memory_mib * NEAR:.0f} MiB on: limits.memory_mib = {memory_mib}"
+    )
 
 
 def router_rules(settings: Settings) -> RouterRules:

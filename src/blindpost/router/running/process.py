@@ -104,6 +104,8 @@ class RouterService(RoutingService[RouterPlace]):
         """Service counters that cannot be right are repaired before anyone sees them."""
         if self.fronts is not None:
             self.fronts.start()
+        if (short := choices.too_little_memory(self.place.settings)) is not None:
+            log.warning("%s (raise it, or set fewer router.fronts)", short)
         self.counters.load()
         self.activity.load()
         repaired = await check_at_start(self._bulk, self.router.store)
