@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -190,6 +193,77 @@ def test_a_full_disk_rolls_back_the_transaction(tmp_path: Path) -> None:
     assert letters(store) == 1
     store.reading.execute("PRAGMA max_page_count = 10000")
     put(store, 2)
+    store.close()
+
+
+class SmallDisk(sqlite3.Connection):
+    """A disk on which the log may have so many bytes."""
+
+    log_max = 1 << 40
+
+    def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            ((_, _, path),) = super().execute("PRAGMA database_list").fetchall()
+            if os.path.getsize(f"{path}-wal") > self.log_max:
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorcode = sqlite3.SQLITE_FULL
+                raise error
+        return super().execute(sql, *given)
+
+
+def refused(store: SqliteStore, number: int) -> None:
+    with pytest.raises(StoreFailedError, match="full"):
+        put(store, number)
+
+
+def test_a_log_for_which_there_is_no_room_is_folded(tmp_path: Path) -> None:
+    """Not while somebody copies the file."""
+    log = tmp_path / "a.db-wal"
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF, connection_type=SmallDisk)
+    assert isinstance(store.reading, SmallDisk)
+    with store.held():
+        for number in range(10):
+            put(store, number)
+        store.reading.log_max = log.stat().st_size - 1
+        for _ in range(2):
+            refused(store, 10)
+        assert log.stat().st_size > store.reading.log_max
+    refused(store, 10)
+    assert log.stat().st_size == 0
+    put(store, 10)
+    assert letters(store) == 11
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("free", "pages"), [(1 << 40, 4000), (6 << 20, 384), (65_536_000, 4000), (65_535_999, 3999), (0, 100)]
+)
+def test_a_log_leaves_room_to_be_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, pages: int
+) -> None:
+    asked: list[Path] = []
+
+    def disk_usage(path: Path) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    store = SqliteStore.open(tmp_path / "a.db", [ONE], NTF)
+
+    def bound() -> int:
+        return int(store.reading.execute("PRAGMA wal_autocheckpoint").fetchone()[0])
+
+    assert bound() == pages
+    free = 10 << 20
+    store.erase()
+    assert bound() == 640
+    with store.held():
+        assert bound() == 0
+        store.erase()
+        assert bound() == 0
+        free = 5 << 20
+    assert bound() == 320
+    assert set(asked) == {tmp_path}
     store.close()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
 import struct
 import threading
@@ -29,6 +30,9 @@ _LOG_PAGES = 4000
 
 SQLite's default is 1000. With 4000 (16 MB) a busy store folds a quarter as often, and still starts at once.
 """
+_LOG_SHARE = 4
+"""The log takes no more than this part of the room on the disk: to fold it takes as much again."""
+_LOG_PAGES_MIN = 100
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = struct.Struct(">60xi4xI")
 """Schema version and application in the first page of a file."""
@@ -183,7 +187,14 @@ class SqliteStore:
             self._connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
             self.rollback()
+            self._make_room(error)
             raise self.failed(error) from error
+
+    def _make_room(self, error: sqlite3.OperationalError) -> None:
+        """The log is folded after a commit: a disk that is too full for one would stay so."""
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL and not self._is_held:
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def defer_syncs(self) -> None:
         """From now on a commit survives `kill -9`, and a power loss once `sync` was called after it.
@@ -288,7 +299,7 @@ class SqliteStore:
         finally:
             self._is_held = False
             with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile
-                self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+                _bound_log(self._connection, self.path)
 
     def erase(self) -> None:
         """Fold the log into the file and empty it: what was replaced or deleted is then in neither.
@@ -300,6 +311,8 @@ class SqliteStore:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.OperationalError as error:
             raise self.failed(error) from error
+        if not self._is_held:
+            _bound_log(self._connection, self.path)
 
     def must_be_ours(self) -> None:
         """`StoreFailedError` in a fork of the process that opened it."""
@@ -392,7 +405,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, owner: Owner, durabilit
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA application_id = {owner.application}")
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability is Durability.FULL else 'NORMAL'}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        _bound_log(connection, path)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -402,6 +415,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, owner: Owner, durabilit
         raise
     except sqlite3.DatabaseError as error:
         raise NotOurFileError(path) from error
+
+
+def _bound_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Fold the log before the disk is too full for that."""
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    room = shutil.disk_usage(path.parent).free // _LOG_SHARE // page
+    connection.execute(f"PRAGMA wal_autocheckpoint = {max(_LOG_PAGES_MIN, min(_LOG_PAGES, room))}")
 
 
 def _migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
