@@ -385,7 +385,7 @@ class Notes:
 
 @pytest.mark.parametrize("room", [True, False])
 def test_messages_that_follow_each_other_are_noted_as_they_came(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, room: bool
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, room: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until the store has them for good; without a note somebody waits for the store."""
     notes = Notes(desk, monkeypatch, room=room)
@@ -402,6 +402,7 @@ def test_messages_that_follow_each_other_are_noted_as_they_came(
     assert notes.added == [(desk.called(msg), msg.enc_body)]
     assert notes.released == ([desk.called(msg)] if room else [])
     assert awaited == [not room]
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("room", [True, False])

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -281,6 +282,34 @@ async def test_the_router_is_told_when_the_message_is_durable(tmp_path: Path, at
             disk.let_go()
             await asyncio.gather(first, second)
         assert [type(call.command) for call in sent] == [ACK, ACK]
+
+
+@virtual
+async def test_a_message_is_done_when_that_is_committed(tmp_path: Path) -> None:
+    """The disk has noted it already, and the commit waits for the store's sync: it may yet fail."""
+    async with waiting(tmp_path, 5, durability=Durability.FULL) as (bob, _):
+        for _ in range(2):
+            await bob.message()
+        event = await bob.message(ack=False)
+        store, loop = bob.rt.ground.store, asyncio.get_running_loop()
+        run, held = loop.run_in_executor, list[asyncio.Future[None]]()
+
+        def later(thread: Any, work: Callable[..., object], *given: object) -> Any:
+            if thread is not store._thread:
+                return run(thread, work, *given)
+            held.append(loop.create_future())
+            return held[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "run_in_executor", later)
+            store._begin_sync()
+            acking = asyncio.create_task(event.msg.ack())
+            await settle()
+            assert [entry.done for entry in store.intake._needed.values()][-1]
+            assert not acking.done()
+        held.pop().set_result(None)
+        await acking
+        assert content(await bob.message()) == (b"3", MsgOk())
 
 
 @virtual

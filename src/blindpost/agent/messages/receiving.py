@@ -157,8 +157,8 @@ class Reception:
             log.exception("a message that came before the start could not be processed")
             return
         stored = messages.find_by_broker_id(db, *came)
-        if stored is not None:
-            ground.store.unsure.add((came.conn_id, stored.internal_id))
+        assert stored is not None
+        ground.store.unsure.add((came.conn_id, stored.internal_id))
 
     def _done_again(self, came: Came) -> None:
         stored = messages.find_by_broker_id(self._ground.store.reading, *came)
