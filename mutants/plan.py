@@ -31,7 +31,7 @@ ROTATION = (
     "test_rotation test_rotation_faults test_rotation_replay test_rotation_traffic test_rotation_chance"
     " test_deletion test_hostile_peers test_push_subscriptions test_sync"
 )
-STORE = "test_store_groups test_store_parts test_agent_store test_copies test_sealing test_flows"
+STORE = "test_store_groups test_store_parts test_agent_store test_copies test_sealing test_flows test_intake"
 ENGINE = "test_beside test_inbox test_loop test_turn test_undo"
 
 

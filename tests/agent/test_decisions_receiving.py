@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from blindpost.agent import (
+    AgentFailed,
     ContactRequested,
     Event,
     Failed,
@@ -34,7 +35,7 @@ from blindpost.agent.store import connections, deletion, messages, ntf_tokens, q
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.store.grouping import Group
 from blindpost.agent.store.intake import Came, Entry, Record
-from blindpost.agent.work.retries import MESSAGE_FAST
+from blindpost.agent.work.retries import MESSAGE_FAST, Retry
 from blindpost.agent.work.transactions import Tx
 from blindpost.crypto.kem import KemLibrary
 from blindpost.crypto.x3dh import proposed_params
@@ -231,6 +232,39 @@ def test_a_message_on_the_session_of_others_does_not_take_the_place_of_the_true_
 
     run_virtual(main())
     assert (desk.heard(), desk.in_hand) == ([b"first"], 0)
+
+
+def test_while_the_disk_cannot_be_read_a_message_waits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known whose it is."""
+    found, failures = queues.find_rcv, [StoreFailedError("it cannot be read")] * 2
+
+    def find_rcv(*which: Any) -> RcvQueue | None:
+        if failures:
+            raise failures.pop()
+        return found(*which)
+
+    monkeypatch.setattr(queues, "find_rcv", find_rcv)
+    told: list[Event] = []
+    desk.ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
+    waited_us = MESSAGE_FAST.initial_us + Retry.first(MESSAGE_FAST).next().delay_us
+    assert desk.take(desk.said(AMsg(b"first"))) == waited_us / 1e6
+    failed = [event.error for event in told if isinstance(event, AgentFailed)]
+    assert [(str(error), error.temporary) for error in failed] == [("CRITICAL: it cannot be read", True)] * 2
+    assert desk.heard() == [b"first"]
+
+
+def test_a_store_that_breaks_meanwhile_tells_so_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = StoreFailedError("the log cannot be synced")
+
+    def breaks() -> None:
+        desk.store._break(failure)
+        raise failure
+
+    monkeypatch.setattr(desk.store._file, "begin", breaks)
+    told: list[Event] = []
+    desk.ground.stream.put = lambda event, row=None: told.append(event)  # type: ignore[method-assign]
+    assert desk.take(desk.said(AMsg(b"first"))) == 0
+    assert [type(event) for event in told] == [AgentFailed]
 
 
 # What an agent finds that did not end by itself
