@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blindpost.agent import Agent, CommandError, RatchetSync, Received, SyncState
+from blindpost.agent import Agent, AgentConfig, CommandError, RatchetSync, Received, SyncState
 from blindpost.agent.store import lives
 from blindpost.agent.store.database import AgentStore
 from blindpost.engine.loop import StoreFailedError
@@ -124,6 +124,22 @@ def test_which_files_count_as_copies(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not is_copy(path), "the disk was full when it was closed"
     path.with_name("d.db-life").write_text("rubbish")
     assert is_copy(path)
+
+
+async def test_a_program_may_go_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its store stays where it was when the agent was named, with all that is beside it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    agent = Agent.open("a.db", config=AgentConfig(subscribe=False))
+    monkeypatch.chdir(elsewhere)
+    async with agent:
+        pass
+    async with Agent.open(tmp_path / "a.db", config=AgentConfig(subscribe=False)) as agent:
+        store = agent._ground.store
+        assert not store.is_copy
+        assert not store.was_cut
+    assert os.listdir(elsewhere) == []
 
 
 def test_a_copy_made_while_the_store_was_open_is_recognised_where_it_lay(tmp_path: Path) -> None:

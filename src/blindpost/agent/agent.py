@@ -118,7 +118,8 @@ class Agent:
         With a passphrase a new store is sealed: keys and messages are in it only encrypted.
         """
         addresses, notifying = _addresses(servers), _addresses(ntf_servers)
-        return cls(Path(path), addresses, passphrase, config or AgentConfig(), notifying)
+        # A program may go to another folder while the agent is open, as those do that run in the background.
+        return cls(Path(path).absolute(), addresses, passphrase, config or AgentConfig(), notifying)
 
     async def __aenter__(self) -> Self:
         config = self._config
