@@ -231,7 +231,7 @@ class FrontedParty(RouterParty):
             room = process.room
             if room is None or room._sessions.keys() != front.sessions.keys():
                 return f"{process.name} has other connections than its engine knows"
-            if front.channel.lags or front._stalled:
+            if front.channel.lags or front.channel.backlog:
                 return f"{process.name} is behind"
             if len(process.process.tasks) > TASKS_MAX:
                 return f"{process.name} has {len(process.process.tasks)} tasks"

@@ -484,6 +484,44 @@ async def test_answers_for_a_front_that_stands_still_wait_and_come_once(
         assert front.channel.backlog < 10 * channel.HIGH
 
 
+async def test_who_is_at_a_front_with_one_for_whom_much_waits_is_not_held_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is shared by address. If the one with much is cut, nothing of it waits any longer."""
+    monkeypatch.setattr(channel, "HIGH", 64 << 10)
+    monkeypatch.setattr(channel, "LOW", 16 << 10)
+    async with running_router(tmp_path, fronts=2) as running, contextlib.AsyncExitStack() as stack:
+        with monkeypatch.context() as patched:
+            loop = asyncio.get_running_loop()
+            elsewhere = partial(loop.create_connection, local_addr=("127.0.0.2", 0))
+            patched.setattr(loop, "create_connection", elsewhere)
+            greedy = await running.connect()
+        sender, modest = await running.connect(), await running.connect()
+        queues = [await new_queue(greedy) for _ in range(QUEUES)]
+        small = await new_queue(modest)
+        first, _, third = running.router.connections.values()
+        (stopped,) = [
+            front for front in fronts_of(running).fronts if _has(running, front, first.client.client_id)
+        ]
+        assert third.session in stopped.sessions.values()
+        await stand_still(stopped.pid)
+        stack.callback(os.kill, stopped.pid, signal.SIGCONT)
+        for queue in queues:
+            assert await sender.send(SEND(False, bytes(15_000)), queue.sender_id) == OK()
+        assert await sender.send(SEND(False, b"little"), small.sender_id) == OK()
+        assert first.client.congested
+        assert not third.client.congested
+        assert not third.held
+        assert stopped.channel.backlog > channel.HIGH
+        first.cut()
+        await until_heard(lambda: stopped.channel.backlog < 2 * channel.LOW)
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert (await pushed(modest)).entity_id == small.recipient_id
+        await greedy.wait_closed()
+        for one in (modest, sender):
+            await one.close()
+
+
 async def test_a_front_that_is_behind_is_not_given_more_than_a_connection_may_have_waiting(
     tmp_path: Path,
 ) -> None:
@@ -540,7 +578,7 @@ async def test_a_front_to_which_too_many_connections_are_under_way_gets_them_lat
     far = channel.Channel(
         SocketLine(other), lambda kind, number, view: heard.append(number), partial(lost.append, "front")
     )
-    near.put(frames.ACCEPT, 7, [b""], 0, os.open(os.devnull, os.O_RDONLY))
+    near.put(frames.ACCEPT, 7, [b""], 0, descriptor=os.open(os.devnull, os.O_RDONLY))
     near.tell(frames.PING, 8)
     await until_heard(lambda: heard == [7, 8] or bool(lost))
     assert not lost

@@ -1,7 +1,8 @@
 """Between the engine and one front: frames in both directions, and descriptors beside them.
 
 What is put is sent together with whatever else was put in the same turn of the loop. A frame is read where
-it was received; whoever needs its bytes for longer copies them.
+it was received; whoever needs its bytes for longer copies them. If the other side is behind, what is put into
+different lanes takes turns, so that nobody waits for all that was said to others.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import errno
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
+from blindpost.router.fronts.lanes import Lanes, Relieved
 from blindpost.router.fronts.line import DESCRIPTORS_MAX, Line
 from blindpost.wire.value import Buffer
 
@@ -23,7 +25,9 @@ HEADER = struct.Struct("<IBQ")
 FRAME_MAX = 512 << 10
 """No frame is longer: one that claims to be is garbage."""
 HIGH, LOW = 4 << 20, 1 << 20
-"""Above the first the other side lags, until what waits for it is below the second."""
+"""Above the first the other side lags, until what waits for it is below the second. What is above the second
+waits in lanes.
+"""
 _ROOM = 2 * FRAME_MAX
 _AT_ONCE = 512
 """Buffers handed to the system in one call."""
@@ -39,14 +43,19 @@ class GarbageError(Exception):
 
 
 class Channel:
-    """One end. `lost` is called once, when the other end is gone or sent garbage."""
+    """One end. `lost` is called once, when the other end is gone or sent garbage.
 
-    def __init__(self, line: Line, hear: Hear, lost: Callable[[], None]) -> None:
+    In one turn of the loop it hears at most so many times what there is room for.
+    """
+
+    def __init__(self, line: Line, hear: Hear, lost: Callable[[], None], times: int = 1) -> None:
         self.line = line
+        self._times = times
         self._hear = hear
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._out: deque[Buffer] = deque()
+        self._lanes = Lanes(HIGH, LOW)
         self._outgoing: deque[int] = deque()
         """Descriptors that leave with the next bytes."""
         self.backlog = 0
@@ -78,16 +87,32 @@ class Channel:
     def _is_full(self) -> bool:
         return len(self._outgoing) >= DESCRIPTORS_MAX
 
-    def put(self, kind: int, number: int, parts: list[Buffer], size: int, descriptor: int = -1) -> None:
-        """Send a frame, of which the parts make up the body, by the end of this turn of the loop."""
+    def put(
+        self,
+        kind: int,
+        number: int,
+        parts: list[Buffer],
+        size: int,
+        lane: Hashable = None,
+        descriptor: int = -1,
+    ) -> None:
+        """Send a frame, of which the parts make up the body, by the end of this turn of the loop.
+
+        One without a lane waits for none in lanes. Those of a connection that have its lane keep their order.
+        """
         if not self.is_open:
             if descriptor >= 0:
                 self.line.drop(descriptor)
             return
         if descriptor >= 0:
             self._outgoing.append(descriptor)
-        self._out.append(HEADER.pack(size, kind, number))
-        self._out += parts
+        header = HEADER.pack(size, kind, number)
+        # While anything is in a lane, more than `LOW` is on its way: nothing of a connection is overtaken.
+        if self.backlog > LOW and lane is not None:
+            self._lanes.put(lane, number, [header, *parts], HEADER.size + size)
+        else:
+            self._out.append(header)
+            self._out += parts
         self.backlog += HEADER.size + size
         if self.backlog > HIGH:
             self.lags = True
@@ -95,9 +120,17 @@ class Channel:
             self._scheduled = True
             self._loop.call_soon(self.flush)
 
-    def tell(self, kind: int, number: int, body: Buffer = b"") -> None:
+    def tell(self, kind: int, number: int, body: Buffer = b"", lane: Hashable = None) -> None:
         """Send a frame with this body."""
-        self.put(kind, number, [body], len(body))
+        self.put(kind, number, [body], len(body), lane)
+
+    def drop(self, lane: Hashable, number: int) -> None:
+        """Forget what waits in its lane for a connection that has ended."""
+        self.backlog -= self._lanes.drop(lane, number)
+
+    def stalls(self, lane: Hashable, relieved: Relieved) -> bool:
+        """Whether the other side lags and this lane has more than its share; if so `relieved` ends that."""
+        return self.lags and self._lanes.stalls(lane, relieved)
 
     def hold(self) -> None:
         """What is put from now on leaves with the next `flush`, which whoever holds it owes."""
@@ -111,6 +144,8 @@ class Channel:
         try:
             while self._out:
                 self._sent(self._send())
+                while self._lanes.size and self.backlog - self._lanes.size <= LOW:
+                    self._lanes.take_turn(self._out)
         except BlockingIOError:
             self._blocked = True
             self.line.wait_for_room(self._writable)
@@ -164,17 +199,25 @@ class Channel:
         self.flush()
 
     def _readable(self) -> None:
+        for _ in range(self._times):
+            room = self._view[self._filled :]
+            count = self._receive(room)
+            if count < len(room) or not self.is_open:
+                return
+
+    def _receive(self, room: memoryview) -> int:
+        """Hear what came; how many bytes."""
         try:
-            count, descriptors = self.line.receive(self._view[self._filled :])
+            count, descriptors = self.line.receive(room)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
             self._fail()
-            return
+            return 0
         self.descriptors.extend(descriptors)
         if not count:
             self._fail()
-            return
+            return 0
         self.heard_at = self._loop.time()
         try:
             self._take(self._filled + count)
@@ -184,6 +227,7 @@ class Channel:
             # What was heard of it cannot be told apart from what was not.
             log.exception("a frame could not be handled")
             self._fail()
+        return count
 
     def _take(self, filled: int) -> None:
         """Hear every whole frame; what is left of the last one is moved to the start."""
@@ -219,4 +263,5 @@ class Channel:
         self._outgoing.clear()
         self.descriptors.clear()
         self._out.clear()
+        self._lanes = Lanes(HIGH, LOW)
         self.backlog = 0

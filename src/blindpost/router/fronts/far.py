@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from blindpost.router.fronts import frames
@@ -40,10 +40,11 @@ class FarSession(Session):
         "_peer_host",
         "_port",
         "_said",
+        "_unread",
         "_unseen",
         "_wait_s",
-        "_waits",
         "_window",
+        "lane",
         "number",
     )
 
@@ -57,7 +58,8 @@ class FarSession(Session):
         self._reason = None
         self._paused = False
         self._lags = False
-        self._waits = 0
+        self._unread = 0
+        """What waited in the front for the peer to read, as last heard."""
         self._window = limits.outbox_high
         self._said = 0
         """What was said since the front was last asked how far it has come."""
@@ -72,6 +74,8 @@ class FarSession(Session):
         self.stage = Stage.CONNECTING
         self.last_received = self.last_sent = 0.0
         self.number = next(fleet.numbers)
+        self.lane: Hashable = self.number
+        """Whose turns it shares if its front is behind."""
 
     # --- before a front has it
 
@@ -164,12 +168,12 @@ class FarSession(Session):
         if self._lags or self._over:
             return True
         front = self._front
-        return front is not None and front.channel.lags and front.stalls(self)
+        return front is not None and front.channel.stalls(self.lane, self.relieved)
 
     @property
     def outbox_size(self) -> int:
-        """As last heard, and what was said since."""
-        return self._waits
+        """As last heard, and what was said that the front is not known to have come to."""
+        return self._unread + self._unseen + self._said
 
     def say(self, parts: list[Buffer], size: int) -> bool:
         """Have the front send these answers; whether the peer is congested now."""
@@ -178,17 +182,14 @@ class FarSession(Session):
             return self.congested
         channel = front.channel
         self.last_sent = channel.heard_at
-        channel.put(frames.SAY, self.number, parts, size)
+        channel.put(frames.SAY, self.number, parts, size, self.lane)
         self._said += size
         if 2 * self._said > self._window:
-            channel.tell(frames.MARK, self.number, self._said.to_bytes(8, "little"))
+            channel.tell(frames.MARK, self.number, self._said.to_bytes(8, "little"), self.lane)
             self._unseen += self._said
             self._said = 0
             self._over = self._unseen > self._window
-        if self._lags or self._over or channel.lags:
-            self._waits += size
-            return self.congested
-        return False
+        return (self._lags or self._over or channel.lags) and self.congested
 
     def learn(self, entity_id: bytes, key: PublicKey) -> None:
         """Tell the front with which key to verify what comes about a queue."""
@@ -217,7 +218,7 @@ class FarSession(Session):
             self.abort()
             return
         self._reason = errors.ClosedHereError()
-        self._tell(frames.CLOSE)
+        self._front.channel.tell(frames.CLOSE, self.number, lane=self.lane)
         self.stage = Stage.CLOSING
 
     def abort(self, reason: errors.TransportError | None = None) -> None:
@@ -270,12 +271,12 @@ class FarSession(Session):
                 if self.stage is Stage.TLS:
                     self._contained(self.handler.service_requested, self, request)
             case frames.LAGS:
-                self._waits = int.from_bytes(view, "little")
+                self._unread = int.from_bytes(view, "little")
                 if not self._lags:
                     self._lags = True
                     self._contained(self._fleet.lags, self)
             case frames.DRAINED:
-                self._lags, self._waits = False, 0
+                self._lags, self._unread = False, 0
                 self.relieved()
             case frames.MARKED:
                 self._unseen -= int.from_bytes(view, "little")
@@ -293,7 +294,6 @@ class FarSession(Session):
     def relieved(self) -> None:
         """The front, or the peer, takes answers again."""
         if self.stage is Stage.OPEN and not self.congested:
-            self._waits = 0
             self._contained(self.handler.drained, self)
 
     def _contained(self, work: Callable[..., object], *arguments: object) -> None:

@@ -43,6 +43,10 @@ STARTING_MAX = 60
 """The same for one that has never answered: a machine that is slow or busy takes its time to start it."""
 COMING_S = 5.0
 """How long after its start a front gets connections although it has never answered."""
+HEARD_TIMES = 16
+"""How often in a row as much is heard of a front as there is room for. It is much: whose turn it is can
+only be seen here, and what one address asks must not keep outside what others ask.
+"""
 STEADY_S = 5.0
 """A front that ended sooner after its start is replaced only after a pause."""
 PAUSE_S = 1.0
@@ -88,16 +92,13 @@ class Front:
     def __init__(self, fleet: Fronts) -> None:
         self._fleet = fleet
         self.sessions: dict[int, FarSession] = {}
-        self._stalled: dict[FarSession, None] = {}
-        """Those whose answers wait because the front takes nothing."""
         self.started = asyncio.get_running_loop().time()
         self.missed = 0
         """How many looks it left unanswered."""
         self.is_up = False
         """Whether it has ever answered."""
         line, self.process = fleet.start_front()
-        self.channel = Channel(line, self._hear, self._lost)
-        self.channel.on_relief = self._relieved
+        self.channel = Channel(line, self._hear, self._lost, HEARD_TIMES)
         self.channel.on_room = fleet.take_waiting
         self.channel.tell(frames.SETUP, 0, fleet.setup.written())
         self.channel.tell(frames.PING, 0)
@@ -108,23 +109,11 @@ class Front:
 
     def accept(self, session: FarSession, descriptor: int, held: bytes) -> None:
         self.sessions[session.number] = session
-        self.channel.put(frames.ACCEPT, session.number, [held], len(held), descriptor)
+        self.channel.put(frames.ACCEPT, session.number, [held], len(held), descriptor=descriptor)
 
     def forget(self, session: FarSession) -> None:
         self.sessions.pop(session.number, None)
-        self._stalled.pop(session, None)
-
-    def stalls(self, session: FarSession) -> bool:
-        """Whether the front lags; if so the session is told when it does not any more."""
-        if self.channel.lags:
-            self._stalled[session] = None
-            return True
-        return False
-
-    def _relieved(self) -> None:
-        stalled, self._stalled = self._stalled, {}
-        for session in stalled:
-            session.relieved()
+        self.channel.drop(session.lane, session.number)
 
     def _hear(self, kind: int, number: int, view: memoryview) -> None:
         if kind == frames.PONG:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from blindpost.router.asking import Asked
@@ -52,6 +52,12 @@ class Fronted(Router):
                 session = connection.session
                 assert isinstance(session, FarSession)
                 session.learn(request.entity_id, keys[0])
+
+    def new_connection(self, number: int, account: Hashable, session: Session) -> RouterConnection:
+        assert isinstance(session, FarSession)
+        if account is not None:
+            session.lane = account
+        return super().new_connection(number, account, session)
 
     def peer_lags(self, session: FarSession) -> None:
         """A front says that a peer does not read."""
