@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blindpost.router.fronts import channel, frames
+from blindpost.router.fronts import channel, fleet, frames
 from blindpost.router.fronts.channel import HEADER, Channel
 from blindpost.router.fronts.lanes import TURN_BYTES, Lanes
 from blindpost.wire.value import Buffer
@@ -203,6 +203,13 @@ async def test_an_engine_hears_all_that_waits_in_the_channel_before_it_decides()
         line.readable()
         assert most - 1 <= len(heard) <= most
         assert heard == list(range(len(heard)))
+
+
+def test_a_front_that_says_anything_does_not_stand_still() -> None:
+    front = fleet.Front.__new__(fleet.Front)
+    front.sessions, front.missed = {}, fleet.MISSED_MAX
+    front._hear(frames.BLOCK, 1, memoryview(b""))
+    assert front.missed == 0
 
 
 async def test_relief_of_a_lane_comes_once() -> None:

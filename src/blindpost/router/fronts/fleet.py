@@ -94,7 +94,7 @@ class Front:
         self.sessions: dict[int, FarSession] = {}
         self.started = asyncio.get_running_loop().time()
         self.missed = 0
-        """How many looks it left unanswered."""
+        """How many looks in a row found that it had said nothing."""
         self.is_up = False
         """Whether it has ever answered."""
         line, self.process = fleet.start_front()
@@ -116,8 +116,9 @@ class Front:
         self.channel.drop(session.lane, session.number)
 
     def _hear(self, kind: int, number: int, view: memoryview) -> None:
+        # Whatever it says: a front that is busy may come late to the question.
+        self.missed = 0
         if kind == frames.PONG:
-            self.missed = 0
             if not self.is_up:
                 self.is_up = True
                 self._fleet.came_up()
