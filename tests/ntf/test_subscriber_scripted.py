@@ -408,6 +408,7 @@ class NoDesk:
     def __init__(self, queues: list[SmpQueue], router: SmpRouter | None = None) -> None:
         self._server = queues[0].server
         self._router = router
+        self.submitted: list[SubscriberEvent] = []
         self._page = [Notifier(queue.notifier_id, queue.notifier_id, queue.key.encoded) for queue in queues]
 
     async def routers(self) -> Sequence[SmpRouter]:
@@ -424,7 +425,7 @@ class NoDesk:
         return [notifier for notifier in self._page if notifier.subscription_id > after][:count]
 
     async def submit(self, events: Sequence[SubscriberEvent]) -> None:
-        pass
+        self.submitted += events
 
 
 async def test_a_queue_forgotten_while_asked_for_is_not_counted(tmp_path: Path) -> None:
@@ -509,3 +510,41 @@ async def test_hosts_that_do_not_answer_do_not_hold_up_known_routers(tmp_path: P
                 await a_moment()
             assert await statuses(store, [*made_up, *newcomer]) == [("NEW", False)] * 2
         await silent.close()
+
+
+@asynccontextmanager
+async def leaving(count: int) -> AsyncIterator[tuple[ScriptedRouter, NoDesk, asyncio.Task[None]]]:
+    """A subscriber that is to end, with one session, and its message router."""
+    network, smp = MemoryNetwork(), ScriptedRouter(consent)
+    async with listening(smp, smp_router(), network) as port:
+        desk = NoDesk(queues_at(server_at(port), count))
+        options = SubscriberOptions(smp=at_scripted(network))
+        running = asyncio.create_task(SmpSubscriber(desk, options, Random(3)).run())
+        await smp.until(lambda: smp.tags.count(b"NSUB") == count)
+        await asyncio.sleep(1)
+        yield smp, desk, running
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@virtual
+async def test_what_a_message_router_says_until_it_knows_of_our_end_is_stored() -> None:
+    """It says it to nobody else: each replacement of a notification router would lose some."""
+    async with leaving(3) as (smp, desk, running):
+        said = [NMSG(bytes([number]) * 24, b"m" * 144) for number in range(200)]
+        smp.say(*((b"", bytes(24), each) for each in said))
+        running.cancel()
+        await asyncio.wait([running])
+        stored = [event.nonce for event in desk.submitted if isinstance(event, NmsgReceived)]
+        assert stored == [each.nonce for each in said]
+
+
+@virtual
+async def test_a_message_router_that_stands_still_does_not_hold_up_the_end() -> None:
+    loop = asyncio.get_running_loop()
+    async with leaving(1) as (smp, _, running):
+        smp.session.pause_reading()
+        began = loop.time()
+        running.cancel()
+        await asyncio.wait([running])
+        assert loop.time() - began < 2

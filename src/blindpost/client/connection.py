@@ -166,6 +166,14 @@ class AnyClient(Handler, Generic[C, R]):
         self._session.close()
         await self.wait_closed()
 
+    def leave(self) -> None:
+        """Say goodbye; what the router says until it has heard of it still comes as events."""
+        self._session.leave()
+
+    def cut(self) -> None:
+        """End the connection now, whoever still reads or writes."""
+        self._session.abort()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -85,6 +85,7 @@ class Session(asyncio.BufferedProtocol):
         "_congested",
         "_flushing",
         "_handshake",
+        "_hears",
         "_keeper",
         "_loop",
         "_paused_reading",
@@ -122,6 +123,7 @@ class Session(asyncio.BufferedProtocol):
         self._paused_reading = False
         self._waiting = False
         self._warm = False
+        self._hears = False
         self.handler = handler
         self.agreement: Agreement | None = None
         self.stage = Stage.CONNECTING
@@ -189,7 +191,7 @@ class Session(asyncio.BufferedProtocol):
         """Deliver no more blocks; the peer stalls once the network's buffers are full."""
         if not self._paused_reading and self.stage is not Stage.CLOSED:
             self._paused_reading = True
-            if self.stage is not Stage.CLOSING:
+            if self.stage is not Stage.CLOSING or self._hears:
                 self._transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -216,11 +218,17 @@ class Session(asyncio.BufferedProtocol):
         """Send what is queued, notify the peer, and close; `Handler.closed` follows within the time limit."""
         self._close(errors.ClosedHereError())
 
+    def leave(self) -> None:
+        """As `close`, but what the peer says until it has heard of it is still delivered."""
+        self._hears = self.stage is Stage.OPEN
+        self.close()
+
     def abort(self, reason: errors.TransportError | None = None) -> None:
         """Drop the connection now, with all that is queued."""
         if self.stage in {Stage.CONNECTING, Stage.CLOSED}:
             return
         self._reason = self._reason or reason or errors.ClosedHereError()
+        self._hears = False
         self.stage = Stage.CLOSING
         self._transport.abort()
 
@@ -250,7 +258,7 @@ class Session(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_received = self._loop.time()
-        if self.stage is Stage.CLOSING:
+        if self.stage is Stage.CLOSING and not self._hears:
             return
         if not self._warm:
             self._keep_warm()
@@ -279,6 +287,7 @@ class Session(asyncio.BufferedProtocol):
         reason = self._reason or errors.ConnectionCutError(f"the connection broke: {type(exc).__name__}")
         self._reason = untraced(reason)
         self.stage = Stage.CLOSED
+        self._hears = False
         self._handshake = None
         self._tls.forget()
         self._keeper.closed(self)
@@ -305,7 +314,9 @@ class Session(asyncio.BufferedProtocol):
             self.abort()
 
     def _resume(self) -> None:
-        if self._paused_reading or self._waiting or self.stage in {Stage.CLOSING, Stage.CLOSED}:
+        if self._paused_reading or self._waiting:
+            return
+        if self.stage is Stage.CLOSED or (self.stage is Stage.CLOSING and not self._hears):
             return
         self._guarded(self._pump)
         if not self._paused_reading:
@@ -326,7 +337,7 @@ class Session(asyncio.BufferedProtocol):
             assert self._handshake is not None
             self._apply(self._handshake.received(payload))
         deliver = self.handler.block_received
-        while self.stage is Stage.OPEN and not self._paused_reading:
+        while (self.stage is Stage.OPEN or self._hears) and not self._paused_reading:
             try:
                 payload = read()
             except errors.BlockError as error:
@@ -452,7 +463,8 @@ class Session(asyncio.BufferedProtocol):
                 # The peer is gone already, and the event loop has not noticed.
                 transport.abort()
                 return
-            transport.resume_reading()
+            if not (self._hears and self._paused_reading):
+                transport.resume_reading()
         self._set_timer(self._plan.limits.close_timeout_s, None)
 
     def _set_timer(self, delay_s: float, error: type[errors.StageTimeoutError] | None) -> None:

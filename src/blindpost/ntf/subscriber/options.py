@@ -40,5 +40,7 @@ class SubscriberOptions:
     invent one."""
     repair_pause_s: float = 0.1
     """The mean pause between batches that associate queues again."""
+    leaving_s: float = 1.0
+    """How long a session that is ended hears what its message router says until it knows."""
     store: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, max_s=5.0))
     """Pauses while the store fails."""

@@ -7,6 +7,7 @@ page: the next page is read when the answers to the last one are stored.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -92,6 +93,9 @@ class RouterSession:
         subscribing = asyncio.create_task(self._subscribe_all())
         try:
             await self._take_events()
+        except asyncio.CancelledError:
+            await self._hear_rest()
+            raise
         finally:
             subscribing.cancel()
             await asyncio.wait([subscribing])
@@ -243,6 +247,14 @@ class RouterSession:
             await self._reporter.submit(*self._reported(taken))
             if self.is_taken_over:
                 await self._client.close()
+
+    async def _hear_rest(self) -> None:
+        """Store what the message router says until it knows that we leave: it says it to nobody else."""
+        self._client.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.leaving_s):
+                await self._take_events()
+        self._client.cut()
 
     def _reported(self, events: Iterable[Event[Response, Command]]) -> list[SubscriberEvent]:
         reports: list[SubscriberEvent] = []
