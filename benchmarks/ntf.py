@@ -166,6 +166,7 @@ async def notification_router(folder: Path) -> AsyncIterator[NtfRouter]:
         looking.cancel()
         router.stop()
         await running
+        await router.pusher.close()
         store.close()
 
 

@@ -230,6 +230,7 @@ async def bench(folder: Path, ports: Sequence[int]) -> AsyncIterator[tuple[Bench
     finally:
         router.stop()
         await running
+        await router.pusher.close()
         store.close()
 
 

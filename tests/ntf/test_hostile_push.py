@@ -16,10 +16,23 @@ from blindpost.ntf.push.rests import Rests
 from blindpost.ntf.push.vapid import VapidKey, VapidTokens
 from blindpost.ntf.push.webpush import Way, WebPush, web_tls
 from blindpost.testing.webpush import PushService
+from blindpost.transport import guarded
 from blindpost.wire.http2_allowance import ALLOWED_MAX, EARNED, Allowance
 from blindpost.wire.ntf.pushes import MessagePush
 from blindpost.wire.ntf.tokens import DeviceToken
-from tests.support.ntf.hostile_push import ATTACKS, DATA, PING, frame, hostile_service
+from tests.support.ntf.hostile_push import (
+    ATTACKS,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    OK_HEAD,
+    PING,
+    READY,
+    Hostile,
+    frame,
+    hostile_service,
+)
 
 PUSH = MessagePush(bytes(24), bytes(2928))
 SENT_MAX = 8 << 20
@@ -87,6 +100,31 @@ async def test_a_push_is_made_once_although_the_service_leaves_before_it_answers
             assert await provider.push(service.device(), PUSH) == Accepted()
             assert (service.connections, service.asked) == (number, number)
         await provider.close()
+
+
+async def test_a_service_that_does_not_say_goodbye_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can be one: a router would end, or hand over, half a minute later."""
+
+    async def deaf(_hostile: Hostile, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(READY)
+        await reader.readuntil(b"\x01\x04\x00\x00\x00\x01")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is one of TLS
+        writer.write(frame(HEADERS, END_HEADERS | END_STREAM, 1, OK_HEAD))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            writer.transport.abort()
+
+    monkeypatch.setitem(ATTACKS, "deaf", deaf)
+    monkeypatch.setattr(guarded, "GOODBYE_S", 0.1)
+    pem, outbound = tmp_path / "push.pem", Outbound(("127.0.0.0/8",))
+    tokens = VapidTokens([VapidKey(new_private_key(system_entropy))], "mailto:a@example.org", time.time)
+    async with PushService(certificate=pem) as good, hostile_service("deaf", pem) as bad:
+        provider = WebPush(Way(outbound.network, outbound.gate, good.tls(web_tls())), tokens)
+        assert await provider.push(bad.device(), PUSH) == Accepted()
+        await asyncio.wait_for(provider.close(), 5)
 
 
 def test_frames_are_counted_wherever_they_are_split() -> None:

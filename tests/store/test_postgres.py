@@ -468,3 +468,23 @@ async def test_the_database_server_may_be_restarted(
     assert await words(store) == {"a": 1}
     store.close()
     assert "the database is back" in caplog.text
+
+
+async def test_an_owner_is_sure_for_as_long_as_nobody_can_have_cut_it_off(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(driver, "_loop_time", lambda: now)
+    async with opened(database) as store:
+        assert store.is_sure, "without a standby"
+        store.takeover_s = 3.0
+        await store.sign()
+        now += 2.9
+        assert store.is_sure
+        await store.commit([put(a=1)], {})
+        now += 2.9
+        assert store.is_sure
+        now += 0.2
+        assert not store.is_sure
+        await store.sign()
+        assert store.is_sure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -173,6 +174,8 @@ class NtfService(RoutingService[NtfPlace]):
         """Which providers are set up."""
         self.subscriber = SmpSubscriber(self.router, _subscriber_options(place, outbound))
         self.router.subscriber = self.subscriber
+        if (database := self._database) is not None:
+            self.router.pusher.may_push = lambda: database.is_sure
 
     @staticmethod
     def wanted_connections(place: NtfPlace) -> int:
@@ -199,6 +202,14 @@ class NtfService(RoutingService[NtfPlace]):
     async def listen(self) -> list[int]:
         listen = self.place.settings.listen
         return [await listen_at(self.server.listen, listen.address, listen.port)]
+
+    async def stop_listening(self) -> None:
+        """What is not with a push service by now is pushed after the next start, maybe by another router."""
+        self.router.pusher.stop()
+        await super().stop_listening()
+
+    async def drain(self, seconds: float) -> None:
+        await asyncio.gather(super().drain(seconds), self.router.pusher.close())
 
     def rounds(self) -> list[Round]:
         return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 
 from blindpost.crypto.boxes import NONCE_SIZE, BoxKey
 from blindpost.crypto.entropy import Entropy
@@ -27,6 +27,11 @@ IN_HAND_MAX = 64
 IN_HAND_OF_ONE = 8
 """The same for each push service of a provider that has many."""
 
+ANSWER_S = 1.0
+"""How long a router that ends waits for answers to the pushes that providers have: without its answer a push
+is made again."""
+UNSURE = RetryLater("another router may own the database by now")
+
 Done = Callable[[Push, PushOutcome], None]
 
 
@@ -42,8 +47,11 @@ class Pusher:
     ) -> None:
         self._providers = dict(providers)
         self._lines: dict[tuple[PushProvider, Hashable], _Line] = {}
-        self._seal = lambda push: sealed(push, padded_size, entropy)
+        self._seal: Callable[[Push], WirePush] = lambda push: sealed(push, padded_size, entropy)
         self._done = done
+        self._is_stopped = False
+        self.may_push: Callable[[], bool] = lambda: True
+        """Whether this router still owns what it pushes: another one pushes all of it again."""
 
     @property
     def waiting(self) -> int:
@@ -51,6 +59,8 @@ class Pusher:
         return sum(line.size for line in self._lines.values())
 
     def perform(self, push: Push) -> None:
+        if self._is_stopped:
+            return
         kind = push.device.provider
         provider = self._providers.get(kind)
         if provider is None:
@@ -63,7 +73,7 @@ class Pusher:
         lane = (kind, service)
         line = self._lines.get(lane)
         if line is None:
-            line = self._lines[lane] = _Line(provider, self._seal, self._done, most)
+            line = self._lines[lane] = _Line(provider, self._pushing, self._done, most)
             line.emptied = lambda: self._emptied(lane)
         line.put(push)
 
@@ -73,50 +83,12 @@ class Pusher:
         if line is not None and not line.size:
             del self._lines[lane]
 
-    async def close(self) -> None:
-        """Abandon pushes in progress; they are found again in the store."""
-        for line in tuple(self._lines.values()):
-            await line.close()
-        for provider in self._providers.values():
-            await provider.close()
-
-
-class _Line:
-    def __init__(
-        self, provider: Provider, seal: Callable[[Push], WirePush], done: Done, in_hand: int
-    ) -> None:
-        self._provider = provider
-        self._in_hand = in_hand
-        self.emptied: Callable[[], None] = lambda: None
-        self._seal = seal
-        self._done = done
-        self._waiting: deque[Push] = deque()
-        self._workers: set[asyncio.Task[None]] = set()
-
-    @property
-    def size(self) -> int:
-        return len(self._waiting) + len(self._workers)
-
-    def put(self, push: Push) -> None:
-        self._waiting.append(push)
-        if len(self._workers) < self._in_hand:
-            worker = asyncio.create_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._ended)
-
-    def _ended(self, worker: asyncio.Task[None]) -> None:
-        self._workers.discard(worker)
-        if not self.size:
-            self.emptied()
-
-    async def _work(self) -> None:
-        while self._waiting:
-            push = self._waiting.popleft()
-            self._done(push, await self._pushed(push))
-
-    async def _pushed(self, push: Push) -> PushOutcome:
+    async def _pushing(self, provider: Provider, push: Push) -> PushOutcome:
+        """One attempt; its outcome is logged."""
+        if not self.may_push():
+            return UNSURE
         try:
-            provider, content = self._provider, self._seal(push)
+            content = self._seal(push)
             if isinstance(provider, ManyServices):
                 outcome = await provider.push_as(push.device, content, push.key_name)
             else:
@@ -128,11 +100,66 @@ class _Line:
             log.info("%s did not accept a push: %s", push.device.provider.text, outcome.why)
         return outcome
 
-    async def close(self) -> None:
-        self._waiting.clear()
-        for worker in tuple(self._workers):
+    def stop(self) -> None:
+        """Begin no more pushes; those that are left out are found again in the store."""
+        self._is_stopped = True
+        for line in self._lines.values():
+            line.stop()
+
+    async def finish(self, seconds: float = ANSWER_S) -> None:
+        """Wait for the answers of providers, but not for long, and abandon the other pushes."""
+        self.stop()
+        workers = [worker for line in self._lines.values() for worker in line.workers]
+        if workers:
+            await asyncio.wait(workers, timeout=seconds)
+        for worker in workers:
             worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Hang up on all providers."""
+        await asyncio.gather(*(provider.close() for provider in self._providers.values()))
+
+
+class _Line:
+    def __init__(
+        self,
+        provider: Provider,
+        pushing: Callable[[Provider, Push], Awaitable[PushOutcome]],
+        done: Done,
+        in_hand: int,
+    ) -> None:
+        self._provider = provider
+        self._pushing = pushing
+        self._in_hand = in_hand
+        self.emptied: Callable[[], None] = lambda: None
+        self._done = done
+        self._waiting: deque[Push] = deque()
+        self.workers: set[asyncio.Task[None]] = set()
+
+    @property
+    def size(self) -> int:
+        return len(self._waiting) + len(self.workers)
+
+    def put(self, push: Push) -> None:
+        self._waiting.append(push)
+        if len(self.workers) < self._in_hand:
+            worker = asyncio.create_task(self._work())
+            self.workers.add(worker)
+            worker.add_done_callback(self._ended)
+
+    def _ended(self, worker: asyncio.Task[None]) -> None:
+        self.workers.discard(worker)
+        if not self.size:
+            self.emptied()
+
+    async def _work(self) -> None:
+        while self._waiting:
+            push = self._waiting.popleft()
+            self._done(push, await self._pushing(self._provider, push))
+
+    def stop(self) -> None:
+        self._waiting.clear()
 
 
 def sealed(push: Push, padded_size: int, entropy: Entropy) -> WirePush:

@@ -113,9 +113,11 @@ class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
         try:
             await self.engine.run()
         finally:
-            await self.pusher.close()
+            await self.pusher.finish()
+        await self.engine.run()
 
     def stop(self) -> None:
+        self.pusher.stop()
         self.engine.stop()
 
     @property

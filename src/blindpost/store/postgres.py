@@ -137,6 +137,8 @@ class PostgresStore:
         self._schema = schema
         self._durability = durability
         self._commits = 0
+        self._sure_since = 0.0
+        """When the last statement was sent that the owner's connection answered."""
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
@@ -190,8 +192,9 @@ class PostgresStore:
         async with self._turn:
             connection = self._connected()
             self.statements += 1
+            asked = _loop_time()
             try:
-                return await connection.fetch(statement, *arguments)
+                rows = await connection.fetch(statement, *arguments)
             except asyncpg.DataError:
                 # An argument that no column can hold. The database is well: only who passed it has to know.
                 raise
@@ -201,6 +204,8 @@ class PostgresStore:
                     raise DatabaseAwayError(AWAY) from error
                 log.error("the database refused to read: %s", self._told(error))
                 raise StoreFailedError("the database refused to read") from error
+            self._sure_since = asked
+            return rows
 
     async def probe(self) -> None:
         """Write what is already there, to find out whether the database takes writes."""
@@ -209,6 +214,11 @@ class PostgresStore:
     @property
     def is_away(self) -> bool:
         return self._connection is None or self._connection.is_closed()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether no other server can own it yet: one that waits takes `takeover_s` of silence for an end."""
+        return _loop_time() - self._sure_since < self.takeover_s
 
     async def claim(self, identity: str) -> None:
         """Say by which name clients know its owner, to those who wait for it."""
@@ -246,7 +256,7 @@ class PostgresStore:
         the way.
         """
         async with self._turn:
-            connection = self._connected()
+            connection, asked = self._connected(), _loop_time()
             try:
                 rows = await self._write(connection, phases, adjust)
             except FAILURES as error:
@@ -257,6 +267,7 @@ class PostgresStore:
                 log.error("the database refused a commit: %s", self._told(error))
                 raise StoreFailedError("the database refused a commit") from error
             self._commits += 1
+            self._sure_since = asked
             self.counts.update(rows)
 
     async def _write(
@@ -514,6 +525,10 @@ def _composed(shape: tuple[tuple[Step, int], ...], adjusted: tuple[str, ...]) ->
     returned = ", ".join(changed) or "commits"
     head = f"WITH {', '.join(parts)} " if parts else ""
     return f"{head}UPDATE state SET {settings} RETURNING {returned}"
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _may_be_over(connection: Connection, error: Exception) -> bool:

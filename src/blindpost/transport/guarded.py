@@ -13,6 +13,8 @@ from typing import Any
 
 FREE = 20 << 10
 """Bytes below TLS that need not say anything: more than a record that has not come whole."""
+GOODBYE_S = 2.0
+"""How long a connection that is closed waits for a peer that does not close TLS too."""
 TIMES = 8
 """A record of four bytes is seven times as long as its content."""
 
@@ -90,7 +92,13 @@ async def start_guarded(
     """As the loop's `start_tls`, as a client, with a guard."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     guard = GuardedTls(
-        protocol, context, waiter, server_side=False, server_hostname=host, call_connection_made=False
+        protocol,
+        context,
+        waiter,
+        server_side=False,
+        server_hostname=host,
+        call_connection_made=False,
+        ssl_shutdown_timeout=GOODBYE_S,
     )
     below.pause_reading()
     below.set_protocol(guard)

@@ -199,6 +199,7 @@ async def running_ntf(
         await asyncio.gather(looking, return_exceptions=True)
         router.stop()
         await running
+        await router.pusher.close()
         store.close()
 
 
