@@ -73,6 +73,9 @@ class Scripted:
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed = True
+
     def pause_reading(self) -> None:
         self.reading = False
 

@@ -112,6 +112,21 @@ async def test_a_caller_that_does_not_read_large_payloads_does_not_hold_up_a_sto
         await asyncio.gather(*asked, return_exceptions=True)
 
 
+async def test_a_deaf_caller_does_not_stay_after_a_service_has_ended(tmp_path: Path) -> None:
+    """It does not close TLS on its side, which the library waits for half a minute."""
+    async with running(tmp_path) as ds, await ds.client() as client:
+        await client.enqueue(BOB, b"hello")
+        deaf = await ds.client(quic=False)
+        asked = asyncio.create_task(deaf.fetch_wait(BOB, timeout_s=0))
+        await until(lambda: len(ds.service.connections) == 2)
+        wire_of(deaf).pause_reading()
+        await client.fetch(BOB)
+        await ds.service.hang_up(0.1)
+        await until(lambda: not ds.service.connections)
+        wire_of(deaf).abort()
+        await asyncio.gather(asked, return_exceptions=True)
+
+
 def connections_of(ds: Running) -> tuple[connection.DsConnection, ...]:
     return tuple(ds.service.connections.values())
 

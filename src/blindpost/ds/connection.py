@@ -71,7 +71,11 @@ class Stream(Protocol):
 
     def write(self, data: bytes | memoryview) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Once what was written before is sent."""
+
+    def abort(self) -> None:
+        """Now, whatever was written before."""
 
     def pause_reading(self) -> None: ...
 
@@ -194,6 +198,7 @@ class DsConnection(Connection):
     def cut(self) -> None:
         """Drop what is still to be sent; nothing that its caller did not take is lost."""
         self._outbox.clear()
+        self._stream.abort()
         self.close()
 
     def lost(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -149,10 +147,7 @@ class DsService(EngineService[DsPlace]):
         self._tls.close()
 
     async def drain(self, seconds: float) -> None:
-        self.service.close_all()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.service.emptied()
+        await self.service.hang_up(seconds)
         self._quic.close()
 
     async def close(self) -> None:

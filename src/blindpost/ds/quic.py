@@ -163,6 +163,10 @@ class QuicStream(_Quic):
             self._say_goodbye()
             self._lost()
 
+    def abort(self) -> None:
+        """Nothing is waited for here in any case."""
+        self.close()
+
     def pause_reading(self) -> None:
         self._paused = True
 

@@ -125,6 +125,15 @@ class DeliveryService(Connections[DsConnection]):
         self._serves_nobody = True
         self.close_if(lambda connection: True)
 
+    async def hang_up(self, seconds: float) -> None:
+        """Close every connection, and cut those whose callers do not read the last of it in time."""
+        self.close_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.emptied()
+        for connection in tuple(self.connections.values()):
+            contained("closing a connection", connection.cut)
+
     def close_overdue(self) -> int:
         """Close connections that ask nothing or do not finish a message; returns how many."""
         now = self._loop.time()
