@@ -9,8 +9,19 @@ import pytest
 
 from blindpost.ntf import pusher
 from blindpost.ntf.model import LedgerState, NtfRules
+from blindpost.ntf.ports import RetryLater
 from blindpost.ntf.tables import ledger_total
-from tests.support.ntf.routers import active_device, device_token, open_tables, running_ntf, some_queue
+from blindpost.wire.ntf.commands import TVFY
+from blindpost.wire.ntf.responses import OK
+from tests.support.ntf.routers import (
+    Clock,
+    Device,
+    active_device,
+    device_token,
+    open_tables,
+    running_ntf,
+    some_queue,
+)
 
 QUICK = NtfRules(retry_first_s=0.01, retry_max_s=0.02)
 
@@ -34,6 +45,31 @@ async def test_a_push_that_is_answered_while_a_router_ends_is_not_made_again(tmp
         ntf.router.stop()
         asyncio.get_running_loop().call_later(0.05, ntf.apple.open.set)
     assert await left(tmp_path) == {"accepted": 1}
+
+
+@pytest.mark.both_stores
+async def test_a_code_that_no_provider_had_accepted_is_pushed_by_the_next_router(tmp_path: Path) -> None:
+    """Its device would wait for it until its person opens the app again."""
+    clock = Clock()
+    async with running_ntf(tmp_path, clock=clock) as ntf:
+        await active_device(ntf)
+        confirmed, late, device = [
+            Device(await ntf.connect(), device_token(name)) for name in ("cd", "ef", "01")
+        ]
+        await confirmed.register()
+        await ntf.settled()
+        ntf.apple.answer = lambda token, push: RetryLater("an outage")
+        await late.register()
+        clock.now += NtfRules().code_ttl_s + 1
+        await device.register()
+        await ntf.settled()
+    async with running_ntf(tmp_path, clock=clock) as ntf:
+        name, push = await ntf.apple.next()
+        assert name == device.name
+        device.client = await ntf.connect()
+        assert await device.ask(TVFY(device.code(push))) == OK()
+        await ntf.settled()
+        assert not ntf.apple.unseen
 
 
 async def test_a_provider_that_does_not_answer_does_not_hold_up_the_end(

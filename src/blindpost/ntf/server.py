@@ -218,9 +218,15 @@ class NtfRouter(BlockConnections[NtfConnection, Outgoing]):
 
     async def look_regularly(self) -> None:
         """Scan forever, beside `run`; the caller restarts it when a scan fails."""
+        await self.look_for_codes()
         while True:
             await self.look()
             await asyncio.sleep(self.rules.period_step_s)
+
+    async def look_for_codes(self) -> None:
+        """Push the codes that waited when the router before this one ended: their devices wait for them."""
+        since = int(self._now()) - self.rules.code_ttl_s
+        await self._push_due(await self.store.codes_unsent(since, LOOK_MAX), PushKind.VERIFICATION)
 
     async def look(self) -> None:
         """Find what has expired, what is due, and what waits without a push under way."""

@@ -81,6 +81,10 @@ class NtfStore(Protocol):
         """Tokens without subscriptions whose code is older than that and did not come back."""
         ...
 
+    async def codes_unsent(self, since: int, count: int) -> list[bytes]:
+        """Tokens with a code from then on that no provider has accepted."""
+        ...
+
     async def unused_routers(self, count: int) -> list[Server]:
         """Message routers at which nothing is subscribed."""
         ...

@@ -254,6 +254,11 @@ class PostgresTables:
             count,
         )
 
+    async def codes_unsent(self, since: int, count: int) -> list[bytes]:
+        return await self._ids(
+            "SELECT token_id FROM tokens WHERE code_at >= $1 AND status = 'REGISTERED' LIMIT $2", since, count
+        )
+
     async def unused_routers(self, count: int) -> list[Server]:
         found = await self._routers(f"WHERE {_IS_UNUSED} LIMIT $1", count)
         return [router.server for router in found]

@@ -206,6 +206,11 @@ class SqliteTables:
             count,
         )
 
+    async def codes_unsent(self, since: int, count: int) -> list[bytes]:
+        return self._ids(
+            "SELECT token_id FROM tokens WHERE code_at >= ? AND status = 'REGISTERED' LIMIT ?", since, count
+        )
+
     async def unused_routers(self, count: int) -> list[Server]:
         with self._reading() as sql:
             unused = "SELECT 1 FROM subscriptions WHERE subscriptions.server = smp_servers.server"
