@@ -434,6 +434,19 @@ def test_counts_are_forgotten_when_their_window_has_ended() -> None:
         assert len(rates) == kept
 
 
+def test_counts_of_a_clock_that_was_ahead_limit_nobody_once_it_is_right() -> None:
+    """It would be for as long as it was ahead, which may be years."""
+    rates, asked = Rates(Undo()), [(("codes", "a"), 1)]
+    assert rates.take(asked, 10.0, 1e9)
+    assert not rates.take(asked, 10.0, 1e9)
+    assert rates.take(asked, 10.0, 100.0)
+    assert not rates.take(asked, 10.0, 109.0)
+    rates.forget(100.0)
+    assert len(rates) == 1
+    rates.forget(99.0)
+    assert len(rates) == 0
+
+
 def test_the_end_of_a_pause_counts_only_for_the_push_that_it_was_for() -> None:
     router = with_queues(InMemory().have(a_token(), a_notification(1)), 1)
     done(router, pushing(router), RetryLater(""))

@@ -20,6 +20,10 @@ class Window(Value):
     end: float
     count: int
 
+    def is_over(self, now: float) -> bool:
+        """A clock that was ahead when it began may be right again: that must not count for as long."""
+        return not self.start <= now < self.end
+
 
 class Rates:
     """All counts."""
@@ -41,9 +45,9 @@ class Rates:
 
     def _window(self, key: RateKey, window_s: float, now: float) -> Window:
         window = self._windows.get(key)
-        return Window(now, now + window_s, 0) if window is None or now >= window.end else window
+        return Window(now, now + window_s, 0) if window is None or window.is_over(now) else window
 
     def forget(self, now: float) -> None:
         """Drop counts that no longer limit anybody."""
-        for key in [key for key, window in self._windows.items() if now >= window.end]:
+        for key in [key for key, window in self._windows.items() if window.is_over(now)]:
             self._windows.pop(key)
