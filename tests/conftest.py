@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import signal
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Generator
@@ -16,6 +17,23 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["blindpost.testing.plugin"]
+
+MEMORY, ROOM = Path("/dev/shm"), 4 * 2**30  # noqa: S108 (folders below are pytest's and of random names)
+
+
+def keep_files_in_memory() -> None:
+    """Stores wait for the disk at every commit, but no machine loses its power during a test.
+
+    Whoever sets TMPDIR has chosen; where programs cannot be started or there is little room, it is the disk.
+    """
+    if "TMPDIR" in os.environ or not MEMORY.is_dir():
+        return
+    found = os.statvfs(MEMORY)
+    if found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
+keep_files_in_memory()
 
 # A router with default settings has as many fronts as the machine has a use for: in tests, always none.
 os.environ.setdefault("PYTHON_CPU_COUNT", "2")
