@@ -347,7 +347,7 @@ async def quic_cycles(service: Service, size: int, count: int) -> float:
 
 async def rates(service: Service, size: int, count: int) -> dict[str, float]:
     """What a cycle costs here and by the libraries alone, once."""
-    times = max(count // (1 + size // 8192), 20)
+    times = max(count // (1 + size // 8192), min(count, 20))
     tls = await cycles(service, size, times, quic=False)
     quic = await cycles(service, size, times, quic=True)
     rpc_tls = await library_cycles(service.folder, size, times, tls=True)

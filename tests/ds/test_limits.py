@@ -230,6 +230,7 @@ async def test_a_quic_peer_that_only_shakes_hands_is_counted_and_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quic, "GREETING_S", 0.3)
+    monkeypatch.setattr(quic, "CONNECT_S", 2.0)  # those that are refused hear nothing for so long
     async with running(tmp_path, sizes=LimitSizes(connections_per_address=5)) as ds:
         limits = ds.service.limits
         dialed = [Silent() for _ in range(8)]
