@@ -6,7 +6,6 @@ A run that fails is shrunk to the shortest schedule that fails in the same way, 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import sys
@@ -38,9 +37,6 @@ def main() -> int:
     )
     parser.add_argument("--story", action="store_true", help="tell what happened, even if nothing failed")
     chosen = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of texts have the same order in every process only then.
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
     journals = chosen.journals
     if journals is not None and journals.exists() and not (journals / TRUTH).exists():
         print(f"{journals} exists and has no journals of runs: name a new folder", file=sys.stderr)
@@ -111,7 +107,3 @@ def _tell(genesis: Genesis, seed: int, schedule: Schedule, failure: FailedRunErr
     print(f"seed {seed}: {failure.what}\nlooking for a shorter schedule ...", file=sys.stderr)
     shorter, last = shrunk(genesis, seed, schedule, failure)
     print(story(shorter, last.report))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
