@@ -18,6 +18,7 @@ from blindpost.agent.store import commands, connections, deletion
 from blindpost.agent.store.commands import StoredCommand
 from blindpost.agent.store.database import AgentStore
 from blindpost.agent.work.commands import JOIN, CommandWorkers
+from blindpost.agent.work.ground import Ground
 from blindpost.client.errors import RefusedError, ResponseTimeoutError
 from blindpost.store.contract import Durability
 from blindpost.testing import virtual
@@ -56,9 +57,19 @@ class Running(Desk):
         self.open.set()
         self.told: list[Event] = []
         self.deleted: list[str] = []
-        self.ground.work.deletions.listen(self.deleted.append)
-        self.ground.stream.put = lambda event, row=None: self.told.append(event)  # type: ignore[method-assign]
         self.workers = self.begin()
+
+    def new_ground(self) -> Ground:
+        ground = super().new_ground()
+        ground.work.deletions.listen(lambda conn_id: self.deleted.append(conn_id))
+        ground.stream.put = lambda event, row=None: self.told.append(event)  # type: ignore[method-assign]
+        return ground
+
+    def start_again(self) -> None:
+        """The agent has ended, and is opened again."""
+        self.ground = self.new_ground()
+        self.workers = self.begin()
+        self.workers.resume()
 
     def begin(self) -> CommandWorkers:
         handlers = {ONE: self._handle, TWO: self._handle, JOIN: self._handle, ITSELF: self._handle_itself}
@@ -226,8 +237,7 @@ async def test_what_waits_at_the_start(running: Running) -> None:
     await running.ground.stop()
     assert running.is_idle
     running.open.set()
-    running.workers = running.begin()
-    running.workers.resume()
+    running.start_again()
     await asyncio.sleep(1)
     assert ([content for _, content in running.ran], running.left) == ([b"1", b"1", b"2"], [])
 
@@ -370,8 +380,7 @@ async def test_a_command_that_cannot_be_read_is_put_aside(running: Running) -> N
     running.open.set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "next_command", unreadable)
-        running.workers = running.begin()
-        running.workers.resume()
+        running.start_again()
         await asyncio.sleep(60)
     assert running.errors() == ["INTERNAL: a stored command cannot be read: it cannot be opened"]
     assert ([content for _, content in running.ran], running.left) == ([b"2", b"3"], [])

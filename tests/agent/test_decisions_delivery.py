@@ -34,6 +34,7 @@ from blindpost.agent.model import QueueStatus, SndQueue
 from blindpost.agent.routers.proxying import Answered
 from blindpost.agent.store import connections, deletion, messages, queues, ratchets
 from blindpost.agent.store.database import AgentStore
+from blindpost.agent.work.ground import Ground
 from blindpost.client.calls import Call
 from blindpost.client.errors import NoHostError, RefusedError, ResponseTimeoutError
 from blindpost.crypto.ratchet import encrypt_body
@@ -136,7 +137,6 @@ class Dispatch(Desk):
         self._own, self.peer = joined()
         self.alarms: list[tuple[type[Event], str]] = []
         """What is told of the store, and of what should not happen."""
-        self.ground.stream.put = self._put  # type: ignore[method-assign]
         with self.change() as tx:
             connections.set_version(tx, CONN, record)
             ratchets.set_ratchet(tx, CONN, self._own.ratchet)
@@ -149,6 +149,17 @@ class Dispatch(Desk):
             isinstance(event, Failed) and isinstance(event.error, CriticalError)
         ):
             self.alarms.append((type(event), str(event.error)))
+
+    def new_ground(self) -> Ground:
+        ground = super().new_ground()
+        ground.stream.put = self._put  # type: ignore[method-assign]
+        return ground
+
+    def start_again(self) -> None:
+        """The agent has ended, and is opened again."""
+        self.ground = self.new_ground()
+        self.workers = self.begin()
+        self.workers.resume()
 
     def begin(self) -> DeliveryWorkers:
         return DeliveryWorkers(self.ground, cast(Any, self.router))
@@ -333,8 +344,7 @@ async def test_what_waits_at_the_start(store: AgentStore) -> None:
     await before.ground.stop()
     assert (before.waiting, before.is_idle) == (2, True)
     before.router.open.set()
-    before.workers = before.begin()
-    before.workers.resume()
+    before.start_again()
     await asyncio.sleep(1)
     assert (before.numbers, before.waiting) == (numbers, 0)
 
@@ -450,8 +460,7 @@ async def test_pauses_go_on_growing_after_the_next_start(dispatch: Dispatch) -> 
     assert dispatch.router.pauses == [2, 2, 2, 2, 2, 3, 300]
     dispatch.router.asked.clear()
     dispatch.router.answers.extend([full, full, away, away])
-    dispatch.workers = dispatch.begin()
-    dispatch.workers.resume()
+    dispatch.start_again()
     await asyncio.sleep(7200)
     assert dispatch.router.pauses == [450, 675, 4.5, 6.75]
 
@@ -614,8 +623,7 @@ async def test_a_row_that_cannot_be_read_is_put_aside(store: AgentStore) -> None
         tx.sql.execute(key, (first,))
         tx.sql.forget_message(messages._READ_AHEAD, KEY)
     dispatch.router.open.set()
-    dispatch.workers = dispatch.begin()
-    dispatch.workers.resume()
+    dispatch.start_again()
     await asyncio.sleep(1)
     failed, _ = dispatch.events
     assert isinstance(failed, SendFailed)

@@ -77,13 +77,10 @@ class Desk:
 
     def __init__(self, store: AgentStore) -> None:
         self.pairs, self.drains = Pairs(), Drains()
-        pool = cast(KemKeyPool, self.pairs)
-        self.ground = Ground(store, CONFIG, (), pool, lambda conn_id: Connection(cast(Calls, None), conn_id))
-        self.ground.work.events.listen(lambda told: self.events.append(told[0]))
-        self.ground.work.hurry.listen(lambda key: self.hurried.append(key[1]))
+        self.store = store
+        self.ground = self.new_ground()
         self.flow = Flow()
         self._reception = Reception(self.ground, cast(Any, self.drains), self.flow)
-        self.store = store
         self.events: list[Event] = []
         self.hurried: list[int] = []
         self.peer, own = joined()
@@ -92,6 +89,14 @@ class Desk:
         with self.change() as tx:
             connections.insert(tx, CONN, 1, ConnMode.INVITATION, agent_version=VERSION, pq_support=False)
             ratchets.set_ratchet(tx, CONN, own.ratchet)
+
+    def new_ground(self) -> Ground:
+        """What one life of an agent builds on."""
+        pool = cast(KemKeyPool, self.pairs)
+        ground = Ground(self.store, CONFIG, (), pool, lambda conn_id: Connection(cast(Calls, None), conn_id))
+        ground.work.events.listen(lambda told: self.events.append(told[0]))
+        ground.work.hurry.listen(lambda key: self.hurried.append(key[1]))
+        return ground
 
     def change(self) -> AbstractContextManager[Tx]:
         return self.ground.transaction()
